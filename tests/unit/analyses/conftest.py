@@ -1,4 +1,4 @@
-"""A study that asks for analyses."""
+"""Fixture of a study with analyses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.asking_studies import FULL, write_rows
 
 @pytest.fixture
 def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study]:
-    """Loads the study with further or other parts."""
+    """Returns a function that loads the study with added or replaced parts."""
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path)
     return lambda **changes: load_study(FULL | changes)

@@ -1,4 +1,4 @@
-"""Every registered analysis declares what the contract asks for."""
+"""Every registered analysis declares what its contract requires."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = 90
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    """A study that asks for every analysis whose rule is made from its declaration."""
+    """Returns a study with every analysis whose rule is made from its declaration."""
     heads = {"sgd": "sgd", "least_squares": "least_squares", "ceiling": "nonprivate"}
     clip = {"family": "open_clip", "model": "ViT-B-32", "pretrained": "openai"}
     return load_study(
@@ -105,10 +105,10 @@ def test_a_job_measures_a_small_study_within_what_it_requests(
         count_rows=lambda: (ROWS, ROWS // 2),
     )
     cost = declared.cost(study, place, size)
-    # a busy machine starts Python and imports libraries in minutes
+    # a busy machine may take minutes to start Python and import libraries
     assert 60 * cost.minutes > 300 + 20 * seconds
     assert cost.memory_mb > 500
-    if analysis.name in ("fairness", "few_shot"):  # whose work grows with its rows
+    if analysis.name in ("fairness", "few_shot"):  # their work grows with the number of rows
         large = JobSize(inputs=inputs, measure_mb=lambda _: 1e4, count_rows=lambda: (10**6, 10**6))
         assert declared.cost(study, place, large).minutes > 60 + cost.minutes
     made = analysis.list_files(study, "results", "digits")

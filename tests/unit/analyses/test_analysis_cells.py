@@ -1,4 +1,4 @@
-"""Which cells, references, networks and budgets a study's analyses have, by plain loops."""
+"""Cells, references, networks and budgets of a study's analyses, compared with plain loops."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_laws_are_of_networks_on_backbones_with_blocks(ask: Ask) -> None:
     networks = representation_law.list_law_networks
     assert networks(ask()) == []
     assert networks(ask(representation_law={})) == [("tuned", e) for e in ("1", "10", "inf")]
-    finite = ask(representation_law={}, epsilons=[10, 1])  # the ceiling alone trains at inf
+    finite = ask(representation_law={}, epsilons=[10, 1])  # only the ceiling trains at inf
     assert networks(finite) == [("tuned", "10"), ("tuned", "1")]
     more = {**METHODS, "more": TUNED}
     two = ask(methods=more, representation_law={"methods": ["tuned"], "epsilons": ["inf"]})

@@ -24,7 +24,7 @@ NOT_PRIVATE = r"methods: ceiling is not private, so .*; remove it, or write `mem
 NO_NETWORK = r"methods: tuned: audits train linear heads, not networks; "
 SEVERAL = r"datasets: chest: has several labels per image, but {} needs one; name datasets .*{}"
 PIXELS = {"backbones": {"pixels": BACKBONES["pixels"]}}
-# The analysis, what else the study has, and each fault as it starts or as a pattern.
+# The analysis, other parts of the study, and the start or a pattern of each fault.
 FAULTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "names of audits": (
         "audit",

@@ -1,4 +1,4 @@
-"""Files, jobs and figures that a study's analyses list: none is missing, none of another place."""
+"""A study's analyses list exactly their files, jobs and figures."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_chosen_datasets_and_backbones_stand_in_the_study_s_order(ask: Ask) -> N
 
 
 def _cost(analysis: Analysis, study: Study, mb: float, train: int, test: int) -> Cost:
-    """The cost where each file has `mb` megabytes."""
+    """Returns the cost of an analysis if each file has `mb` megabytes."""
     declared = analysis.measurement
     assert declared is not None
     place = {"dataset": "digits", "backbone": analysis.backbones(study)[0]}
@@ -225,19 +225,19 @@ def test_memory_and_time_follow_what_a_job_holds_and_does(ask: Ask) -> None:
         for name, each in BY_NAME.items()
         if each.measurement
     }
-    # 4 copies in float64 of 50,000 of 60,000 rows in float16, and three matrices of 10,000 rows
+    # 4 float64 copies of 50,000 out of 60,000 float16 rows, and three matrices of 10,000 rows
     held = 4 * 4 * 5000 * 50_000 / 60_000 + 3 * 8 * 10_000**2 / 1e6
     assert costs["long_tail"].memory_mb == pytest.approx(2000 + held)
     assert costs["long_tail"].minutes == pytest.approx(20 + 25 + 0.03 * 200 * 100 / 60)
-    # two seeds, two budgets, two splits of 2 + 5 + 10 sites
+    # two seeds, two budgets, two splits with 2 + 5 + 10 sites
     assert costs["sites"].minutes == pytest.approx(20 + 0.1 * 2 * 2 * 2 * 17)
     assert costs["sites"].memory_mb == pytest.approx(3000 + 6 * 2 * 5000), "both splits' shards"
     assert costs["tsne"] == (2000 + 4 * 2 * 5000, 60)
     assert costs["zero_shot"].memory_mb == 2000 + 2 * 3 * 5000
-    # 4 private methods at 2 budgets and 5 at inf, two seeds each, half a minute for 25,000 rows
+    # 4 private methods at 2 budgets and 5 at inf, two seeds each; half a minute per 25,000 rows
     heads = 2 * (4 * 2 + 5)
     assert costs["fairness"].minutes == pytest.approx(30 + heads * (0.5 + 0.5 * 12_000 / 25_000))
-    # sgd and auto at two budgets and inf, two seeds each
+    # sgd and auto at two budgets and at inf, two seeds each
     assert costs["group_gradients"] == (3000 + 3 * 2.2 * 5000, 20 + 2 * 2 * 3 * 5)
     unscored = ask(long_tail={"memorisation": None, "rows": 1000})
     few = _cost(BY_NAME["long_tail"], unscored, 6.0, 60_000, 10)

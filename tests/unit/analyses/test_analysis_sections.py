@@ -1,4 +1,4 @@
-"""Sections of a report's page: the numbers of the records, and names that are no markup."""
+"""Sections of a report's page: the numbers of the records, and names without markup."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _plain(text: str) -> str:
 
 
 def _table(section: str, caption: str) -> list[dict[str, str]]:
-    """The rows of the table with this in its caption, without rows of notes."""
+    """Returns the rows of the table with this caption, without rows of notes."""
     (found,) = [
         table
         for table in re.findall(r"<table.*?</table>", section, re.DOTALL)

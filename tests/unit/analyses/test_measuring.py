@@ -1,4 +1,4 @@
-"""A job of an analysis gets what its function names, and nothing else."""
+"""A job of an analysis gets exactly the arguments that its function names."""
 
 from __future__ import annotations
 

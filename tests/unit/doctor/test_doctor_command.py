@@ -1,4 +1,4 @@
-"""`dpprobe doctor` names each kind of damage, and deletes nothing that is not certainly to go."""
+"""`dpprobe doctor` names each kind of damage, and deletes no file that may still be needed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OTHER = "results/cells/digits/pixels/sgd/eps-2"
 NETWORK = "results/networks/digits/pixels/tune/eps-1/seed-0"
 FEATURES = "results/features/digits/pixels/train"
 AUDIT = "results/audit/digits/pixels/sgd/eps-1.json"
-# One file of each kind that has a recorded hash, and the file that Snakemake is asked for.
+# For each kind of file with a recorded hash, the file that Snakemake must make again.
 KINDS = {
     f"{CELL}/metrics.json": f"{CELL}/metrics.json",
     **{f"{CELL}/{name}": f"{CELL}/metrics.json" for name in PAYLOAD_FILES},
@@ -64,7 +64,7 @@ KINDS = {
     "data/digits/dataset.json": "data/digits/dataset.json",
     "data/digits/train.parquet": "data/digits/train.parquet",
 }
-WHOLE = len(KINDS) + 7  # with another cell's five files, the second table and the second shard
+WHOLE = len(KINDS) + 7  # plus five files of another cell, the second table and the second shard
 Answer = tuple[str | int | None, str]
 Doctor = Callable[..., Answer]
 
@@ -78,7 +78,7 @@ def record_cell(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with results, and with split tables."""
+    """Writes a folder with results and split tables."""
     folder = tmp_path_factory.mktemp("written")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -136,7 +136,7 @@ def doctor(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Doctor:
-    """Runs the command in a folder with results that a run has left."""
+    """Returns a function that runs the command in a folder with the results of a run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor_command, "PAUSE", 0.001)
     shutil.copytree(written, tmp_path, dirs_exist_ok=True)
@@ -179,7 +179,7 @@ def test_whole_results_have_no_damage(doctor: Doctor) -> None:
     assert re.match(r"results: .*: 0 damaged\n$", doctor()[1])
 
 
-# Snakemake itself misses the others, and nothing else tells of them.
+# Snakemake itself detects the other missing files; only `doctor` detects these.
 MISSED = [path for path in KINDS if KINDS[path] != path or path.startswith((CELL, NETWORK))]
 
 
@@ -216,7 +216,7 @@ def test_each_damaged_file_is_named_with_the_command_that_makes_it_again(
 
 
 def hide(path: Path) -> None:
-    """Loses a record as `cp results/* elsewhere` does."""
+    """Removes a record, as `cp results/* elsewhere` would by skipping hidden files."""
     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
@@ -368,7 +368,7 @@ def test_files_of_two_cells_that_changed_places(doctor: Doctor) -> None:
         assert code == 1
         assert "2 damaged" in output
         if name == "metrics.json":
-            # both are whole records, and agree with no file beside them
+            # both records are complete, but match none of the files next to them
             assert f"{first}: belongs to eps-2; the record is complete: move it" in output
             doctor("--fix")
             assert first.exists()
@@ -381,7 +381,7 @@ def test_files_of_two_cells_that_changed_places(doctor: Doctor) -> None:
 def test_what_is_half_published_is_looked_at_again(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job replaces the record last: for a moment the files beside it are newer."""
+    """Jobs replace the record last, so the other files are newer for a moment."""
     flip(Path(CELL, "predictions.parquet"))
     looks = []
 
@@ -390,14 +390,14 @@ def test_what_is_half_published_is_looked_at_again(
         if len(looks) == 4:
             record_cell(Path(CELL, "metrics.json"))
 
-    # threads that other tests left behind sleep too
+    # threads of other tests sleep, too
     clock = SimpleNamespace(sleep=publish, monotonic=time.monotonic, time=time.time)
     monkeypatch.setattr(doctor_command, "time", clock)
     code, output = doctor()
     assert (code, len(looks)) == (0, 4)
     assert "0 damaged" in output
     flip(Path(CELL, "predictions.parquet"))
-    clock.time = lambda: time.time() + 70  # nothing is being published any more
+    clock.time = lambda: time.time() + 70  # publishing has surely ended
     assert (doctor()[0], len(looks)) == (1, 4)
 
 
@@ -448,7 +448,7 @@ class Expected:
 
     The exit code of a refusal is None.
 
-    A line is of a file that is damaged, or of what was not checked.
+    Each line is about a damaged file, or about something that was not checked.
     """
 
     words: tuple[str, ...] = ()
@@ -623,7 +623,7 @@ def downloads_and_cached_noise() -> Calls:
 
 
 def list_release(bundle: Path) -> Ledger:
-    """Writes a ledger that lists a bundle alone."""
+    """Writes a ledger that lists only one bundle."""
     ledger = Ledger(Path("data", read_json(bundle / "bundle.json")["dataset"], "ledger.jsonl"))
     entry = ledger.book_release(booking("clinic_v1", part("train", gaussian(5.0))), FREE)
     ledger.close_entry(entry.number, bundle_digest(bundle))
@@ -631,7 +631,7 @@ def list_release(bundle: Path) -> Ledger:
 
 
 def bundles_that_the_ledger_lacks() -> Calls:
-    """After a backup of the ledger was restored, its loss, and an exchange of folders."""
+    """Cases: an old backup of the ledger is restored, the ledger is lost, folders are swapped."""
     bundle = Path("results/releases/clinic_v1")
     shutil.copytree(unpack_release(Path("stored")), bundle)
     ledger = list_release(bundle)
@@ -641,13 +641,13 @@ def bundles_that_the_ledger_lacks() -> Calls:
     other.rename(bundle)
     whole = ledger.path.read_bytes()
     short = f"{bundle}: a release from data that {ledger.path} does not list; restore the ledger"
-    for kept in (whole.splitlines(keepends=True)[0], b"", None):  # booked alone, empty, deleted
+    for kept in (whole.splitlines(keepends=True)[0], b"", None):  # only booked, empty, deleted
         ledger.path.write_bytes(kept or b"")
         if kept is None:
             ledger.path.unlink()
         yield Expected(FIX, 1, (short,))
     shutil.move(bundle, elsewhere := Path("elsewhere/releases/clinic_v1").absolute())
-    yield Expected()  # nothing tells of this folder
+    yield Expected()  # nothing refers to this folder
     note_releases(ledger.path, elsewhere.parent)
     note_releases(ledger.path.parents[1] / "digits/ledger.jsonl", elsewhere.parent)
     yield Expected((), 1, (short.replace(str(bundle), str(elsewhere)),))
@@ -672,7 +672,7 @@ def releases_and_ledgers() -> Calls:
     shutil.copytree(stored, bundle)
     (bundle / "SHA256SUMS").unlink()
     (bundle / "README.md").unlink()
-    yield Expected()  # on its way to its place
+    yield Expected()  # still being copied
     bundle.with_name(".clinic_v1.done").touch()
     yield Expected((), 1, (f"{bundle}/SHA256SUMS: missing; {FROM_BACKUP}",))
     shutil.copytree(stored, bundle, dirs_exist_ok=True)
@@ -717,7 +717,7 @@ def releases_and_ledgers() -> Calls:
 
 
 def records_of_comparisons() -> Calls:
-    shutil.copy(STORED / "ledger-1/ledger.jsonl", "data/digits")  # entry 1 is abandoned, 2 closed
+    shutil.copy(STORED / "ledger-1/ledger.jsonl", "data/digits")  # entry 1: abandoned, 2: closed
     folder = Path("results/comparisons/a_vs_b")
     record = folder / "comparison.json"
     stored = {"format": "dpprobe-comparison", "format_version": 1, "dataset": "digits"}
@@ -730,7 +730,7 @@ def records_of_comparisons() -> Calls:
     restored = "missing; repeat its `dpprobe compare`, which restores it and spends nothing"
     yield Expected(FIX, 1, (f"{record}: {restored}",))
     staged[2].unlink()
-    yield Expected()  # of an abandoned entry: to compare again would spend epsilon
+    yield Expected()  # its entry is abandoned: repeating the comparison would spend epsilon
     write_record(staged[2], stored | {"entry": 2})
     shutil.copy(staged[2], record)
     truncate(record)
@@ -844,7 +844,7 @@ def results_of_other_runs() -> Calls:
     )
     latest = "not found: gone, the results of the latest run"
     pixels = f"moved/few_shot/digits/pixels.parquet: {CHANGED}delete it and run `dpprobe run moved/"
-    for folder in ("gone", "other results", "results"):  # the latest run comes last
+    for folder in ("gone", "other results", "results"):  # the latest run is last
         run = {"study": {"results_dir": folder, "data_dir": "data"}, "call": []}
         (FOLDER / f"{folder}.json").write_text(json.dumps({RUN_KEY: run}))
         os.utime(FOLDER / f"{folder}.json", (len(folder),) * 2)
@@ -853,7 +853,7 @@ def results_of_other_runs() -> Calls:
     yield Expected((), 0, others)
     os.utime(FOLDER / "gone.json", (time.time() + 9,) * 2)
     yield Expected((), 0, (latest, *others))
-    shutil.move("results", "moved")  # by no run here
+    shutil.move("results", "moved")  # no run here wrote this folder
     yield Expected(("moved",), 0, (latest, *others))
     flip(Path("moved/few_shot/digits/pixels.parquet"))
     yield Expected(
@@ -876,7 +876,7 @@ def results_of_other_runs() -> Calls:
 
 
 def other_spellings() -> Calls:
-    """The commands name the output as the study does, whatever doctor was asked with."""
+    """Suggested commands name outputs as the study does, however the folder is written."""
     shutil.move("results", "disk")
     Path("results").symlink_to(Path("disk").absolute())
     on_disk = f"disk/{HEADS.removeprefix('results/')}"
@@ -916,7 +916,7 @@ SCENES = [
 def test_nothing_is_deleted_that_a_run_a_stranger_or_a_release_may_need(
     doctor: Doctor, scene: Callable[[], Calls]
 ) -> None:
-    """Nor what a newer dpprobe wrote; each line names the file, what is wrong and the remedy."""
+    """Files of a newer dpprobe stay, too. Each line names the file, the fault and the remedy."""
     for told in scene():
         before = {path for path in Path().rglob("*") if not path.is_dir()}
         code, output = doctor(*told.words)

@@ -1,4 +1,4 @@
-"""Records are held against the place where they lie."""
+"""A record in the wrong folder is reported."""
 
 from __future__ import annotations
 

@@ -51,11 +51,11 @@ def test_a_large_memory_map_is_a_source(mapped: np.memmap, monkeypatch: pytest.M
     np.testing.assert_array_equal(array_inputs.read_source(source), mapped.astype(np.float32))
 
 
-BLOCK = 1024  # rows of as many numbers are 4 MiB
+BLOCK = 1024  # 1,024 rows of 1,024 numbers are 4 MiB
 
 
 class Stored:
-    """Rows on a disk, as h5py and zarr have them; whoever asks for all of them fails."""
+    """Rows on disk, as in h5py and zarr; fails if all rows are read at once."""
 
     chunks, ndim = (10, 10), 2
 
@@ -95,7 +95,7 @@ WIDE = np.ones((60, ROWS.shape[1] + 1), np.float32)
 
 
 class Source:
-    """Says that it has all rows, whatever its blocks are."""
+    """Claims to have all rows, whichever blocks it yields."""
 
     def __init__(self, *blocks: Any, **said: Any) -> None:
         self.rows, self.dimension = ROWS.shape
@@ -147,7 +147,7 @@ def find_stops(source: Any) -> Iterator[int]:
 def test_a_source_is_held_to_what_it_says(
     place: int, streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is booked for a source with other rows, or which can be read only once."""
+    """Nothing is booked for a source with wrong rows, or that can be read only once."""
     for module in (array_inputs, fit_and_score) if streamed else ():
         monkeypatch.setattr(module, "STREAMED_BYTES", 1)
     private = make_private()
@@ -213,7 +213,7 @@ MASKED = np.ma.masked_array(ROWS)
     ],
 )
 def test_values_that_are_no_numbers_are_refused(X: Any) -> None:
-    """A mask is refused whatever it hides, because an error must not depend on private rows."""
+    """Masks are always refused: an error must not depend on the private rows that they hide."""
     as_blocks = isinstance(X, list) and isinstance(X[0], np.ndarray) and X[0].ndim == 2
     for classifier in (make_private(), make_benchmark()):
         with pytest.raises(ArrayError, match="^X: ") as caught:
@@ -233,7 +233,7 @@ def test_masks_of_labels_and_groups_are_refused(mask: bool) -> None:
 
 
 X, Y = make_rows()
-# one person 20 times, with a zero of either sign, and one person twice
+# one person 20 times, with zeros of both signs, and one person twice
 COPIED = np.concatenate([X, X[[0] * 20 + [5]]])
 COPIED_Y = np.concatenate([Y, Y[[0] * 20 + [5]]])
 COPIED[[0, 240], 1] = 0.0, -0.0
@@ -265,7 +265,7 @@ def test_one_person_many_times_is_counted_and_warned_of(monkeypatch: pytest.Monk
 
 
 class Changing:
-    """A source whose second pass has one other number."""
+    """A source in which one number changes after `passes` passes."""
 
     rows, dimension = 40, 3
 
@@ -277,19 +277,19 @@ class Changing:
         self.left -= 1
         values = self.values.copy()
         if self.left < 0:
-            values[17] *= 100  # a row's true gradient is then above its clipping norm
+            values[17] *= 100  # the row's true gradient then exceeds the clipping norm
         for start in range(0, 40, rows):
             yield start, values[start : start + rows]
 
 
-# Rows in memory are read for copies and for the fit; a stream is read in every step.
+# Rows in memory are read twice, for copies and for the fit; a stream is read in every step.
 @pytest.mark.parametrize(
     ("passes", "streamed"), [(1, False), (1, True), (2, True), (3, True), (5, True)]
 )
 def test_rows_that_change_between_passes_are_refused(
     passes: int, streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever the change comes, nothing is fitted; a steady source is."""
+    """Nothing is fitted, whenever the change comes; a source without changes is fitted."""
     if streamed:
         monkeypatch.setattr(fit_and_score, "STREAMED_BYTES", 0)
     labels = np.arange(40) % 3
@@ -317,7 +317,7 @@ def test_a_memory_map_that_another_process_writes_is_refused(
         list(source.read_blocks(7))
 
 
-# Sparse rows, such as hashed words, are refused with the step that makes them dense.
+# Sparse rows, such as hashed words, are refused; the error names a step that makes them dense.
 
 
 TEXTS = [f"{word} number {index}" for index in range(60) for word in ("rain", "sun")]
@@ -339,7 +339,7 @@ def test_the_refusal_of_a_text_pipeline_names_a_step_that_works() -> None:
     assert fitted.predict(TEXTS).shape == (len(TEXTS),)
 
 
-# Shapes, labels, groups and blocks of rows, as callers give them.
+# Shapes, labels, groups and blocks of rows, as callers pass them.
 
 
 EIGHT = np.arange(24, dtype=np.float32).reshape(8, 3)
@@ -402,7 +402,7 @@ def test_a_label_is_numbered_by_its_place_among_the_classes(classes: list[int], 
     [(["a", "b", "a"], [0, 1, 0]), ([2, 10, 2], [1, 0, 1]), (["b", "b", "a"], [1, 1, 0])],
 )
 def test_rows_of_one_name_are_one_unit(groups: list[Any], units: list[int]) -> None:
-    """Units are numbered in the order of their names as texts."""
+    """Units are numbered in the alphabetical order of their names."""
     assert array_inputs.number_groups(groups, 3).unit_of_rows().tolist() == units
 
 

@@ -1,4 +1,4 @@
-"""The budget that fits share: threads, copies, processes, and what a ledger has of it."""
+"""Budgets shared by fits: threads, copies, processes, and their ledger."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_fits_add_up_as_one_gaussian(budget: Budget) -> None:
 def test_a_fit_beyond_the_limit_is_refused_and_not_booked(
     place: Path | None, limit: dict[str, Any], noise: float, fits: int
 ) -> None:
-    """mu of 0.251 is an advantage of 0.1: two fits of noise 6 are within it, three are not."""
+    """mu = 0.251 is an advantage of 0.1: two fits with noise 6 stay below, three do not."""
     budget = make_budget(place, **limit)
     for _ in range(fits):
         budget.book_fit(make_booking(noise=noise))
@@ -90,7 +90,7 @@ def test_a_fit_beyond_the_limit_is_refused_and_not_booked(
 
 @pytest.mark.parametrize(("unit", "column"), [("group", "patient"), ("image", None)])
 def test_another_unit_of_privacy_is_refused(budget: Budget, unit: str, column: str | None) -> None:
-    """Prices to a row and to a person cannot be added up."""
+    """Epsilons for a row and for a person cannot be added up."""
     budget.book_fit(make_booking(noise=60.0))
     for attempt in (budget.check_fit, budget.book_fit):
         with pytest.raises(PrivacyError, match="cannot be added up") as caught:
@@ -191,7 +191,7 @@ def test_copies_of_a_budget_share_the_ledger_of_a_folder_that_was_named(
 
 
 def test_fits_and_releases_of_a_study_share_a_ledger(tmp_path: Path) -> None:
-    """A dataset of the workflow: its releases count, and another split of it adds up."""
+    """For a dataset of the workflow, the budget includes its releases and other splits."""
     ledger = Ledger.of_dataset(tmp_path / "data", "people")
     release = make_booking(noise=4.0, unit="patient", column="patient_id", release="v1")
     ledger.book_release(release, Limits(delta=DELTA, max_epsilon=1.0))
@@ -249,7 +249,7 @@ def test_a_budget_without_a_finite_limit_is_refused(
 
 
 def test_fits_of_a_classifier_are_booked_told_and_stopped(place: Path | None) -> None:
-    """Fits of epsilon 0.3 add up as Gaussians; the first fit knows of the later ones."""
+    """Fits of epsilon 0.3 add up as Gaussians; statements of the first fit include later fits."""
     budget = make_budget(place, max_epsilon=0.5)
     groups = [f"p{row // 3}" for row in range(60)]
     X, y = make_rows(rows=60)

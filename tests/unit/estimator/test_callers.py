@@ -1,4 +1,4 @@
-"""Callers of a private fit: which are refused, and why; and what steps do with rows before it."""
+"""Which callers of a private fit are refused, and why; and which steps may precede it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Make = Callable[[PrivateClassifier], Any]
 
 
 class Kept(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """A step that does not say that it is stateless."""
+    """A step without the tag that it is stateless."""
 
     def fit(self, X: Any, y: Any = None) -> Kept:  # noqa: ARG002
         return self
@@ -75,14 +75,14 @@ class Wrapped(Pipeline):  # type: ignore[misc]
 
 
 class Direct(Pipeline):  # type: ignore[misc]
-    """Fits its last step on rows that no check of pipelines sees."""
+    """A pipeline that changes rows before its last step, unseen by the checks of pipelines."""
 
     def fit(self, X: Any, y: Any = None) -> Any:
         return self.steps[-1][1].fit(X - X.mean(axis=0), y)
 
 
 class InParts(BaseEstimator):  # type: ignore[misc]
-    """Its `partial_fit` calls the private fit."""
+    """A class whose `partial_fit` calls the private fit."""
 
     def fit(self, *_: Any) -> Any:
         return self
@@ -97,11 +97,11 @@ class NoEstimator:
 
 
 class Chosen(SelectFromModel):  # type: ignore[misc]
-    """A class of one's own that fits the head as a step of a pipeline."""
+    """A user's own class that fits the head as a step of a pipeline."""
 
 
 class Unbound:
-    """Ways to write a fit whose first argument is no instance."""
+    """Fit methods whose first argument is not the instance."""
 
     @staticmethod
     def fit(head: Any, y: Any) -> Any:
@@ -124,14 +124,14 @@ class Assigned:
 
 
 class Centred(PrivateClassifier):
-    """Changes rows before the fit that it inherits."""
+    """A subclass that changes rows before the inherited fit."""
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Any:
         return super().fit(X - X.mean(axis=0), y, groups)
 
 
 def fit(head: Any) -> Any:
-    """A function is no class whose rows are unknown: it is read where it is called."""
+    """Plain functions may fit a head: their caller sees which rows they pass."""
     return head.fit(X, Y)
 
 
@@ -140,7 +140,7 @@ def scale(rows: Any) -> Any:
 
 
 def fill_one(place: int) -> Any:
-    """Fills one row, which stands in only one of the parts compared."""
+    """Returns a function that changes a single row, which is in only one of the compared parts."""
     return lambda rows: np.where((rows == X[place]).all(1, keepdims=True), rows.mean(0), rows)
 
 
@@ -157,7 +157,7 @@ def check_range(rows: Any) -> Any:
 
 
 class CentresLater(Kept):
-    """Returns other rows when it is fitted than when it transforms."""
+    """A step whose `fit_transform` returns other rows than `transform`."""
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:
         return self.fit(X, y).transform(X) + 1
@@ -182,7 +182,7 @@ def spread(function: Any) -> Make:
 
 
 def public(step: Any) -> Make:
-    """A step that the user declares as fitted on public data."""
+    """Returns a pipeline with a step that the user declares as fitted on public data."""
     return lambda head: Pipeline([("public", step), ("head", head)]).fit(X, Y)
 
 
@@ -191,7 +191,7 @@ def frozen(step: Any) -> Make:
 
 
 def named(*steps: Any, kind: Any = Pipeline, then: str = "fit") -> Make:
-    """A pipeline of steps, whose names are their numbers, and of the head at None."""
+    """Returns a pipeline of steps that are named by position; None stands for the head."""
 
     def compose(head: PrivateClassifier) -> Any:
         heads = [Chosen(head) if step is Chosen else step for step in steps]
@@ -202,7 +202,7 @@ def named(*steps: Any, kind: Any = Pipeline, then: str = "fit") -> Make:
 
 
 def around(kind: Any, y: Any = Y, **options: Any) -> Make:
-    """An estimator of scikit-learn, or a class like it, that fits the head; TWO has two classes."""
+    """Returns a fit of the head by another estimator; with `TWO` it has two classes."""
 
     def compose(head: PrivateClassifier) -> Any:
         head = head.set_params(classes=[0, 1]) if y is TWO else head
@@ -239,7 +239,7 @@ REFUSED_CLASSES: list[tuple[Any, Any, dict[str, Any]]] = [
     (RFECV, Y, {}),
     (SelectFromModel, Y, {"max_features": 2}),
     (SequentialFeatureSelector, Y, {"cv": FOLDS}),
-    # n of its first fits is computed from the number of classes in y
+    # the n of its first fits follows from the number of classes in y
     (
         HalvingGridSearchCV,
         Y,
@@ -247,9 +247,9 @@ REFUSED_CLASSES: list[tuple[Any, Any, dict[str, Any]]] = [
     ),
 ]
 
-# A composition, and the number of its fits, or why it is refused.
+# Compositions, with the number of their fits or the reason for the refusal.
 COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
-    # steps before
+    # steps before the head
     "stateless": (after(Normalizer()), 1),
     "nothing": (after("passthrough"), 1),
     "own rows": (spread(np.abs), 1),
@@ -261,7 +261,7 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "inner pipeline": (after(make_pipeline(StandardScaler(), Normalizer())), FITTED),
     "unknown step": (after(Kept()), FITTED),
     "scale": (spread(scale), rf"step 'functiontransformer' .*{MIXES}"),
-    # none of the few rows compared
+    # the condition holds for none of the few compared rows
     "mean of few rows": (spread(lambda rows: np.where(rows < -3, rows.mean(0), rows)), MIXES),
     "one odd row": (spread(fill_one(101)), MIXES),
     "one even row": (spread(fill_one(100)), MIXES),
@@ -325,7 +325,7 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
         ).fit(X, Y),
         FITTED,
     ),
-    # steps after
+    # steps after the head
     "stateless after": (
         declared(named(Chosen, FunctionTransformer(), then="fit_transform"), "Chosen"),
         "step '0' contains a private fit, but is not the last step",
@@ -335,7 +335,7 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
         declared(named(StandardScaler(), Chosen, Normalizer()), "Chosen"),
         "not the last step",
     ),
-    # estimators of estimators
+    # estimators that fit estimators
     **{
         kind.__name__: (around(kind, y, **options), f"({kind.__name__}|RFE): {REFUSED}")
         for kind, y, options in REFUSED_CLASSES
@@ -385,7 +385,7 @@ def test_compositions(name: str) -> None:
 
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_what_scikit_learn_starts_in_workers_is_refused(backend: str, tmp_path: Path) -> None:
-    """The scaler is fitted by a pipeline that no worker sees, and no declaration helps."""
+    """The pipeline that fits the scaler is invisible to workers, so no declaration helps."""
     budget = make_budget(tmp_path / "data/people")
     head = make_private(budget=budget, public_steps=["joblib"])
     search = GridSearchCV(head, {"epsilon": [1.0]}, cv=FOLDS, error_score="raise", n_jobs=2)
@@ -431,7 +431,7 @@ def test_a_benchmark_takes_any_caller() -> None:
 
 
 def test_a_pipeline_that_is_not_fitting_is_no_caller() -> None:
-    """A step that fits a classifier of its own rows while it predicts."""
+    """A step may fit a classifier on its own rows while it predicts."""
     classifier = make_private()
 
     class Fits(Kept):
@@ -451,7 +451,7 @@ STEP_ROWS = np.array([[1.0, -64.0], [2.0**-20, 0.0], [0.0, 0.0]])
 @pytest.mark.parametrize("width", [1, 100])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_rows_may_differ_by_the_rounding_of_a_sum(kind: Any, width: int, place: int) -> None:
-    """Eight roundings of float32 of the row's own largest number, times the root of a width."""
+    """The tolerance is 8 float32 roundings of the row's largest number, times sqrt(width)."""
     size = np.abs(STEP_ROWS[place]).max()
     limit = 8 * math.sqrt(width) * 2.0**-23 * size
     for factor in (0.5, 1.0, 1.3, -2.0):

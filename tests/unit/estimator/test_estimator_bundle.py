@@ -1,4 +1,4 @@
-"""Bundles of private heads: whole, verified, used elsewhere; and what cannot be one."""
+"""Bundles of private heads: complete, verified, used elsewhere; and fits that cannot be saved."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ HEADS = [FAST, "auto", "feature_covariance", TUNED]
 SAMPLED = {"head": "sgd", "batch_size": 30, "steps": 5}
 
 
-# Whose rows they are changes no price of batches, which takes seconds.
+# The unit does not change the epsilon of sampled batches, which takes seconds to compute.
 @pytest.mark.parametrize(
     ("head", "unit"),
     [*itertools.product(HEADS, ["row", "group", "image", "patient"]), (SAMPLED, "row")],
@@ -127,7 +127,7 @@ def test_parameters_that_change_after_a_private_fit_change_no_statement(tmp_path
 
 
 def test_only_the_released_numbers_are_saved(tmp_path: Path) -> None:
-    """Weights that others wrote are no output of the mechanism, so its epsilon is not theirs."""
+    """Overwritten weights are not the mechanism's output, so its epsilon does not apply to them."""
     fitted = fit(budget=(budget := make_budget(tmp_path / "data/lesions")))
     (entry,) = Ledger.of_dataset(tmp_path / "data", "lesions").read_entries()
     assert entry.digest == fitted.fit_.digest != ""
@@ -204,12 +204,12 @@ def cross_validate(head: PrivateClassifier) -> PrivateClassifier:
 
 
 def copy_elsewhere(head: PrivateClassifier) -> PrivateClassifier:
-    """A pickled copy of a budget in memory knows of no later fit."""
+    """Pickles the head: the copy of a budget in memory does not see later fits."""
     return cast(PrivateClassifier, pickle.loads(pickle.dumps(head.fit(*make_rows()))))
 
 
 def fail_once(head: PrivateClassifier) -> PrivateClassifier:
-    """A fit that died after its entry counts, though nobody saw its head."""
+    """Fits after a failed fit, which counts although its head was never seen."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dpprobe.estimator.planned_fit.fit_heads", raise_error)
         with pytest.raises(PrivacyError):

@@ -1,4 +1,4 @@
-"""Seeds, probabilities, and rows that are read whole or in blocks."""
+"""Seeds, probabilities, and rows that are read at once or in blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.classifiers import make_benchmark, make_rows
 
 
 def test_a_seed_is_a_whole_number_or_drawn_by_a_random_state() -> None:
-    """As scikit-learn's estimators draw: from the state, which moves on."""
+    """As in scikit-learn, a random state is advanced by each draw."""
     assert fit_and_score.draw_seed(7) == 7
     assert fit_and_score.draw_seed(np.int64(2)) == 2  # type: ignore[arg-type]
     state, twin = np.random.RandomState(3), np.random.RandomState(3)
@@ -44,9 +44,9 @@ def link(kind: str) -> Any:
 def test_probabilities_are_those_of_scipy() -> None:
     np.testing.assert_allclose(link("softmax"), softmax(SCORES.astype(float), axis=1))
     chances = link("sigmoid")
-    each = expit(SCORES[::2].astype(float))  # of one label each, and a sum of 1 over a row
+    each = expit(SCORES[::2].astype(float))  # one sigmoid per label, normalised per row
     np.testing.assert_allclose(chances[::2], each / each.sum(axis=1, keepdims=True))
-    # all of the chances round to 0, but not their ratios: sigmoid(-x) is nearly exp(-x)
+    # all sigmoids round to 0, but not their ratios: sigmoid(-x) is nearly exp(-x)
     expected = np.exp(log_softmax(SCORES[1].astype(float)))
     np.testing.assert_allclose(chances[1], expected, atol=1e-12)
     assert chances.dtype == np.float64
@@ -68,7 +68,7 @@ def test_rows_are_streamed_if_they_are_many_and_all_are_used(
 
 
 def test_texts_of_any_storage_are_read(tmp_path: Path) -> None:
-    """StringDType and texts of HDF5, which neither scikit-learn nor NumPy reads directly."""
+    """Neither scikit-learn nor NumPy reads StringDType or texts of HDF5 directly."""
     X, y = make_rows()
     texts = np.array([f"c{label}" for label in y])
     names = [f"p{row // 2}" for row in range(len(X))]

@@ -1,4 +1,4 @@
-"""The order of rows that pandas knows: no label, group or weight goes to another row."""
+"""The order of rows by pandas indexes: labels, groups and weights stay with their rows."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def test_rows_in_one_order_train_as_arrays_do(index: Any) -> None:
 
 
 def test_a_default_index_has_no_names() -> None:
-    """Rows that another step made have a default index, and labels that of their first table."""
+    """Rows from another step have a default index, while labels still have their table's index."""
     rows = pd.DataFrame(NUMBERS)
     classifier().fit(rows, pd.Series(LABELS, index=GENERATOR.permutation(2 * ROWS)[:ROWS]))
 
 
-# Parts of one table: each begins at another row, so the same position is another person's row.
+# Parts of one table that begin at different rows: one position belongs to different people.
 
 TABLE = 3 * ROWS
 PERSON = pd.Series([f"p{row // 2}" for row in range(TABLE)])
@@ -153,7 +153,7 @@ NAMED = pd.Index([f"i{row}" for row in range(ROWS)])
         (NAMED, None, NAMED, False),
         (NAMED, NAMED, NAMED, False),
         (None, None, None, False),
-        (NAMED, NAMED, "array", False),  # the caller took the names away
+        (NAMED, NAMED, "array", False),  # the caller removed the names
         ("array", NAMED, NAMED, False),
     ],
 )
@@ -211,7 +211,7 @@ def test_the_rows_before_a_pipeline_are_compared() -> None:
         (pd.CategoricalIndex(["a", "b", "b"]), ["a", "b", "a"], 2),
         (pd.date_range("2020-01-01", periods=3), pd.date_range("2020-01-01", periods=3, tz=UTC), 0),
         ([1, 2, 3], ["1", "2", "3"], 0),
-        ([1, 1, 2], [1, 2, 2], 1),  # names that stand twice, as of people
+        ([1, 1, 2], [1, 2, 2], 1),  # repeated names, as of people
     ],
 )
 def test_the_first_row_that_differs_is_named(left: Any, right: Any, first: int) -> None:
@@ -233,7 +233,7 @@ def test_other_values_have_no_order() -> None:
     check_order(X=pd.DataFrame(NUMBERS), y=pd.Series([1, 2]))  # lengths are checked elsewhere
 
 
-# Numbers, risks and classes as callers give them: of Python, NumPy and pandas.
+# Numbers, risks and classes from callers, as Python, NumPy or pandas values.
 
 
 NO_NUMBERS: list[Any] = [
@@ -260,7 +260,7 @@ NO_NUMBERS: list[Any] = [
         (1, 1.0),
         (-2, -2.0),
         (0.5, 0.5),
-        (np.float32(0.1), 0.1),  # as it is written, not as it is rounded
+        (np.float32(0.1), 0.1),  # as written, without float32 rounding
         (np.float16(0.1), 0.1),
         (np.float64(0.1), 0.1),
         (np.int64(3), 3.0),

@@ -1,4 +1,4 @@
-"""Every fact of a dataset at every door of the estimator: used, stated or refused, never dropped.
+"""Each fact of a dataset is used, stated or refused at each door of the estimator, not dropped.
 
 The lists are generated: facts are the fields of `PromiseFacts`, and a door is each way in which
 rows of a store reach a private fit.
@@ -71,7 +71,7 @@ def make_head(**options: Any) -> PrivateClassifier:
 
 
 def some(head: PrivateClassifier, rows: Any, store: FeatureStore, names: Any, *places: Any) -> Any:
-    """Fits some of a store's rows; `places` are those of the rows in the store."""
+    """Fits some of a store's rows; `places` has their positions in the store."""
     at = places[0] if places else slice(None)
     return head.fit(rows, store.labels[at], None if names is None else np.array(names)[at])
 
@@ -85,7 +85,7 @@ ODD = np.arange(ROWS)[::-1][: ROWS - 3]
 
 
 class OwnSource:
-    """Rows in a class of a user's own, which hides the store."""
+    """A user's own class of rows, which hides the store."""
 
     def __init__(self, store: FeatureStore) -> None:
         self.rows, self.dimension = store.rows, store.dimension
@@ -178,7 +178,7 @@ SEARCHES: dict[str, Door] = {
 }
 DOORS = WHOLE | PARTS | SEARCHES
 
-# Facts that every door refuses for rows as units: the fact, and a text of the refusal.
+# Facts that every door refuses if rows are units, with words of the refusal.
 REFUSED: dict[str, tuple[PromiseFacts, str]] = {
     "unit_column": (OF_PATIENTS, "names a patient \\(who\\) for each image"),
     "split_fault": (PromiseFacts(split_fault="split_by: class"), "split_by: class"),
@@ -207,7 +207,7 @@ def budget_of(head: PrivateClassifier) -> Budget:
 
 
 def see_split(head: Any, store: FeatureStore, door: Door) -> None:
-    """A fit reads all of its rows as a split of its own, whose cost adds to every side."""
+    """Checks that a fit books all rows as a separate split, whose cost adds to every side."""
     budget = budget_of(head)
     booked = Mock(wraps=budget.book_fit)
     with pytest.MonkeyPatch.context() as patch:
@@ -232,7 +232,7 @@ def see_copies(head: Any, store: FeatureStore, door: Door) -> None:
 
 
 def see_limit(head: Any, store: FeatureStore, door: Door) -> None:
-    """Images as units: the statement prices a patient of the public largest number of images."""
+    """Checks that for images as units, a patient's epsilon assumes the public limit of images."""
     fitted = door(head.set_params(unit="image"), store, None)
     if fitted is not None:
         patients = find_head(fitted).privacy_["patients"]
@@ -244,7 +244,7 @@ def find_head(fitted: Any) -> PrivateClassifier:
     return fitted if isinstance(fitted, PrivateClassifier) else fitted.steps[-1][1]
 
 
-# Facts that a fit uses or states: the fact, and how one sees it.
+# Facts that a fit uses or states, with a check for it.
 KEPT: dict[str, tuple[PromiseFacts, Callable[[Any, FeatureStore, Door], None]]] = {
     "split_rule": (PromiseFacts(split_rule="id, seed 0, fraction 0.2"), see_split),
     "copies_across": (PromiseFacts(copies_across=5), see_split),
@@ -268,7 +268,7 @@ def test_every_fact_has_a_test() -> None:
 
 @pytest.mark.parametrize("door", [*WHOLE, *PARTS])
 def test_patients_are_the_units_where_their_names_are_given(door: str, tmp_path: Path) -> None:
-    """Names that divide a patient are refused; coarser ones are the user's, as a family's."""
+    """Groups that split a patient are refused; users may give coarser groups, such as families."""
     store = open_store(tmp_path, OF_PATIENTS)
     own = [f"r{row}" for row in range(ROWS)]
     with pytest.raises(PrivacyError, match="rows of one patient .* are in several groups"):
@@ -286,7 +286,7 @@ def test_patients_are_the_units_where_their_names_are_given(door: str, tmp_path:
 
 @pytest.mark.parametrize("unit", ["patient", "image"])
 def test_a_store_brings_the_names_of_its_patients(unit: Any, tmp_path: Path) -> None:
-    """20 patients of 6 images are 20 units: one person pays one epsilon, or has no guarantee."""
+    """As units, 20 patients have the fit's epsilon; if images are the units, patients have none."""
     store = open_store(tmp_path, OF_PATIENTS)
     head = make_head(unit=unit).fit(store, store.labels)
     assert head.plan_.n == (PATIENTS if unit == "patient" else ROWS)
@@ -303,7 +303,7 @@ def test_a_store_brings_the_names_of_its_patients(unit: Any, tmp_path: Path) -> 
     assert verify_bundle(folder).passed
 
 
-# Labels alone identify nobody: other people may have the same, above all sorted ones.
+# Equal labels do not identify rows: other people may have the same labels, especially if sorted.
 
 SORTED = np.sort(LABELS)
 OTHER_LABELS = np.random.default_rng(5).permutation(LABELS)
@@ -365,7 +365,7 @@ def normalise(rows: np.ndarray) -> np.ndarray:
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
 
-# Changes of a store's columns that are recognised, and others that only equal labels show.
+# Changes after which a store's columns are recognised, and changes after which only labels match.
 CHANGED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "scaled": lambda rows: 3 * rows,
     "standardised": lambda rows: StandardScaler().fit_transform(rows),
@@ -422,7 +422,7 @@ def test_columns_that_follow_the_labels_on_both_sides_identify_nobody(tmp_path: 
 
 
 def test_columns_of_few_rows_per_class_are_not_compared(tmp_path: Path) -> None:
-    """With one free row beyond the classes, any two columns correlate fully."""
+    """With one free row beyond the classes, any two columns correlate perfectly."""
     labels = np.append(np.arange(20), 0)
     features = separable(labels, 20, seed=0).astype(np.float32)
     classes = tuple(map(str, range(20)))
@@ -433,7 +433,7 @@ def test_columns_of_few_rows_per_class_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_more_images_than_the_public_limit_are_refused(tmp_path: Path) -> None:
-    """The same rows twice: a patient has twice the images that the limit allows."""
+    """The rows are given twice, so each patient exceeds the limit of images."""
     store = open_store(tmp_path, replace(OF_PATIENTS, images_per_patient=EACH))
     rows, labels = np.tile(store.read(), (2, 1)), np.tile(store.labels, 2)
     with pytest.raises(PrivacyError, match="max_images_per_patient is 6 .* has more rows here"):
@@ -441,7 +441,7 @@ def test_more_images_than_the_public_limit_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_added_ledger_counts(tmp_path: Path) -> None:
-    """A fit on a dataset that shares people books it, where the other's ledger can be added."""
+    """A fit on a dataset that shares people is booked, if the other ledger can be added."""
     store = open_store(tmp_path, PromiseFacts(same_units_as="films"))
     data = tmp_path / "data"
     elsewhere = make_head(budget=make_budget(tmp_path / "away/clinic", max_epsilon=3.0))
@@ -470,7 +470,7 @@ def test_two_datasets_that_share_people_are_not_joined(tmp_path: Path) -> None:
 
 
 def test_a_part_beside_its_whole_is_told_apart(tmp_path: Path) -> None:
-    """All rows of the whole are the whole's; rows that are also all of a part may be the part's."""
+    """All rows of the whole belong to the whole; rows that are also in a part may belong to it."""
     whole = open_store(tmp_path, PromiseFacts())
     kept = np.flatnonzero(LABELS != 2)[:60]
     write_split(
@@ -507,7 +507,7 @@ def test_a_picture_of_two_patients_may_be_in_either_group(tmp_path: Path) -> Non
 
 
 def test_features_without_facts_are_refused(tmp_path: Path) -> None:
-    """A manifest of another version: nobody knows who its units are."""
+    """Manifests of older versions do not name the units."""
     store = open_store(tmp_path, None)
     for door in ("store", "array", "slice", "pipeline"):
         with pytest.raises(StoreError, match="does not say who the dataset's units are"):
@@ -515,7 +515,7 @@ def test_features_without_facts_are_refused(tmp_path: Path) -> None:
 
 
 def test_rows_of_nobody_pass(tmp_path: Path) -> None:
-    """Other rows of the dimension, and a benchmark, which protects nobody."""
+    """Other rows of the same dimension pass, and so do benchmarks, which protect nobody."""
     store = open_store(tmp_path, OF_PATIENTS)
     make_head().fit(STRANGERS, np.arange(30) % 3)
     PrivateClassifier(head=FAST, delta=DELTA, benchmark=True, random_state=1).fit(
@@ -539,7 +539,7 @@ def test_rows_are_recognised_from_another_working_directory(
 
 
 def test_a_store_whose_rows_cannot_be_compared_is_told(tmp_path: Path) -> None:
-    """A damaged store may have the fit's rows; only a deleted one is left out."""
+    """A damaged store may contain the fit's rows; only deleted stores are ignored."""
     open_store(tmp_path, OF_PATIENTS)
     (shard,) = tmp_path.rglob("shard-*.h5")
     shard.write_bytes(shard.read_bytes()[:-1])
@@ -549,7 +549,7 @@ def test_a_store_whose_rows_cannot_be_compared_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fitted_before", [False, True])
 def test_a_store_that_is_deleted_hinders_no_later_fit(tmp_path: Path, fitted_before: bool) -> None:
-    """Its rows are still known if a fit compared them before."""
+    """Rows of a deleted store are still recognised if an earlier fit compared them."""
     store = open_store(tmp_path, OF_PATIENTS)
     rows, labels = store.read()[::-1], store.labels[::-1]
     if fitted_before:

@@ -1,4 +1,4 @@
-"""Which parameters of a classifier are refused, before anything is imported or read."""
+"""Invalid parameters of a classifier are refused before anything is imported or read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHOICES: dict[str, list[Any]] = {
 
 
 def expect(given: dict[str, Any]) -> str | None:
-    """The first word of the fault, in the order of a guarantee's needs; None without one."""
+    """Returns the first word of the expected fault, by the order of checks, or None."""
     if given["unit"] == "person":
         return "unit"
     if given["epsilon"] == "1":

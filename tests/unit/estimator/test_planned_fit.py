@@ -1,4 +1,4 @@
-"""The plan and the booking of a fit, from public facts alone."""
+"""The plan and the booking of a fit, from public facts only."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_delta_is_the_fit_s_or_the_budget_s() -> None:
     assert plan_private(budget=tight).plan.delta == 1e-7
     assert plan_private(budget=tight, delta=1e-3).plan.delta == 1e-3
     assert plan_private(10_000).plan.delta == DELTA
-    for delta in (None, 1e-5):  # the budget's delta must fit the rows too
+    for delta in (None, 1e-5):  # the budget's delta must fit the rows, too
         with pytest.raises(PrivacyError, match=r"delta 0\.0001 is above 1/n = 0\.0001 \(n = 10001"):
             plan_private(10_001, delta=delta)
 
@@ -78,7 +78,7 @@ def test_the_default_delta_of_a_benchmark_needs_no_warning(n: int) -> None:
     ("fit", "budget", "n", "warned"),
     [
         (None, 1e-5, 1000, []),
-        (None, 1e-4, 1000, []),  # 0.1/n itself
+        (None, 1e-4, 1000, []),  # exactly 0.1/n
         (None, 9.9e-4, 1000, [0.99]),
         (9.9e-4, 1e-5, 1000, [0.99]),
         (1e-5, 9.9e-4, 1000, [0.99]),  # the limit on all fits
@@ -97,7 +97,7 @@ def test_a_delta_above_a_tenth_of_one_over_n_is_warned_of(
 
 
 def test_a_fit_warns_of_its_delta_before_it_is_booked() -> None:
-    """In words of its units, of which there are fewer than rows."""
+    """The warning counts units, of which there are fewer than rows."""
     rows = make_rows(rows=200)
     budget = Budget(max_epsilon=1, delta=0.99 / 100)
     head = make_private(budget=budget, unit="patient")

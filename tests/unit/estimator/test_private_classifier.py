@@ -1,4 +1,4 @@
-"""The estimator: its two modes, what it refuses, its statement, and what it keeps of the rows."""
+"""The estimator: its two modes, its refusals, its statement, and the rows that it retains."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_many_unusable_rows_are_refused_unless_they_are_accepted() -> None:
 
 
 def test_a_warning_of_the_sum_loses_no_head() -> None:
-    """A filter that makes warnings errors must not waste what was spent."""
+    """If a filter turns warnings into errors, the head must survive: its budget is spent."""
     budget = make_budget(max_epsilon=2.0)
     classifier = make_private(epsilon=0.5, budget=budget).fit(*make_rows())
     with warnings.catch_warnings():
@@ -166,7 +166,7 @@ def test_no_error_quotes_a_private_value(where: str) -> None:
 
 
 def test_a_budget_that_is_spent_is_told_before_any_row_is_read() -> None:
-    """Rows that nobody can read stand in for rows that take an hour to read."""
+    """Unreadable rows stand for rows that take an hour to read."""
 
     class Unreadable:
         rows, dimension = ROWS, classifiers.DIMENSION
@@ -202,11 +202,11 @@ def test_each_row_has_a_group_where_groups_are_the_unit(
     with refuses(PrivacyError, *message):
         make_private(**values, budget=budget).fit(*make_rows(), groups=groups)
     assert budget.compute_spent().entries == 0
-    make_benchmark().fit(*make_rows(), groups=GROUPS)  # nothing is promised to anybody
+    make_benchmark().fit(*make_rows(), groups=GROUPS)  # a benchmark promises nothing
 
 
 def test_a_group_moves_the_released_sums_by_no_more_than_a_row() -> None:
-    """A plan for groups is that for as many rows: the sensitivity holds for a whole group."""
+    """A plan for n groups equals a plan for n rows: the sensitivity applies to a whole group."""
     X, y = make_rows()
     people = len(set(GROUPS))
     grouped = make_private(unit="group").fit(X, y, groups=GROUPS)
@@ -217,7 +217,7 @@ def test_a_group_moves_the_released_sums_by_no_more_than_a_row() -> None:
 
 
 def test_a_group_s_rows_together_have_the_weight_of_one() -> None:
-    """Rows of a group that are repeated, as often as one likes, change nothing."""
+    """Repeating the rows of a group changes nothing."""
     X, y = make_rows(rows=90)
     names = [str(row) for row in range(90)]
     once = make_benchmark(unit="group").fit(X, y, groups=names)
@@ -227,7 +227,7 @@ def test_a_group_s_rows_together_have_the_weight_of_one() -> None:
 
 
 def test_scorers_find_the_column_of_each_class() -> None:
-    """Tools take the k-th column for the k-th class in order, in whatever order it was written."""
+    """Tools expect columns in sorted order of classes, in whichever order the classes are given."""
     X, y = make_rows()
     names = np.array(["c", "a", "b"])[y]
     fitted = make_private(epsilon=50.0, classes=["c", "a", "b"], budget=make_budget(max_epsilon=50))
@@ -252,7 +252,7 @@ def test_a_permitted_risk_stands_for_an_epsilon(risk: dict[str, float], head: An
     fitted = make_private(epsilon=risk, head=head, budget=make_budget(max_epsilon=30.0))
     fitted.fit(*make_rows())
     assert Risk.from_dict(risk).permits(fitted.plan_)
-    # A head is chosen before its plan: by the epsilon of this risk without sampling.
+    # The head is chosen before the plan, by the epsilon that the risk has without sampling.
     assert fitted.fit_.facts.epsilon == Risk.from_dict(risk).to_epsilon(fitted.plan_.delta)
     assert fitted.privacy_["epsilon_target"] == fitted.plan_.epsilon
 
@@ -261,7 +261,7 @@ CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 
 
 def reach(start: object) -> list[object]:
-    """Lists all that an object refers to, but for modules, types and functions."""
+    """Lists all objects that an object refers to, except modules, types and functions."""
     seen: dict[int, object] = {}
     stack = [start]
     while stack:
@@ -308,7 +308,7 @@ def test_benchmark_mode_passes_every_check(estimator: Any, check: Callable[[Any]
 
 
 class Unseeded(PrivateClassifier):
-    """Ignores the seed that checks set, which a private fit refuses."""
+    """Ignores the seed that scikit-learn's checks set, because private fits refuse seeds."""
 
     def set_params(self, **params: Any) -> Unseeded:
         params.pop("random_state", None)

@@ -1,4 +1,4 @@
-"""The estimator trains the heads that the workflow trains: the same bits, from any kind of X."""
+"""The estimator trains the same heads as the workflow, bit for bit, from any kind of X."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNITS = [f"patient {row // 3}" for row in range(ROWS)]
 
 
 def train_cells(folder: Path, **job: Any) -> Callable[[str], tuple[np.ndarray, list[int]]]:
-    """Trains a cell of each method; returns what reads a cell's weights and seeds."""
+    """Trains a cell of each method; returns a function that reads a cell's weights and seeds."""
     for split, seed in (("train", 0), ("test", 1)):
         write_split(folder / split, *make_rows(seed), units=UNITS)
     made = make_job(
@@ -66,7 +66,7 @@ def test_the_estimator_gives_the_bits_of_a_workflow_s_cells(tmp_path: Path) -> N
 
 
 def test_groups_are_the_workflow_s_patients(tmp_path: Path) -> None:
-    """The same bits: so the same mechanisms, with the same sensitivity and noise."""
+    """Equal bits imply equal mechanisms, sensitivity and noise."""
     read_cell = train_cells(tmp_path, unit="patient")
     for method, values in METHODS.items():
         weights, seeds = read_cell(method)
@@ -118,7 +118,7 @@ def test_every_kind_of_rows_gives_the_same_head(kind: str, method: str, tmp_path
 
 @pytest.fixture
 def mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.memmap:
-    """Rows on a disk that are too large for memory; one of them cannot be used."""
+    """Returns rows on disk that exceed the memory limit, with one unusable row."""
     for module in (array_inputs, fit_and_score):
         monkeypatch.setattr(module, "STREAMED_BYTES", 0)
     X, _ = make_rows(0)
@@ -143,7 +143,7 @@ def test_a_large_memory_map_is_streamed(mapped: np.memmap) -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, 1e300, 1e-30])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_row_that_cannot_be_used_counts_as_zeros(method: str, value: float) -> None:
-    """As in the workflow, which also tells a row of zeros from one that is left out."""
+    """The workflow does the same, but also distinguishes rows of zeros from omitted rows."""
     X, y = make_rows(0)
     bad, zero = X.astype(np.float64), X.astype(np.float64)
     bad[3], zero[3] = value, 0.0

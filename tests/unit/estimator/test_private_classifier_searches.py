@@ -1,4 +1,4 @@
-"""Fits that others start: clones, searches, cross-validation, workers; and a killed process."""
+"""Fits started by others: clones, searches, cross-validation, workers; and a killed process."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_cross_validation_has_one_score_and_says_why() -> None:
 
 @pytest.mark.filterwarnings("ignore:fit number")
 def test_groups_pass_through_cross_validation() -> None:
-    """As the error of a fit without groups says: by params, and by routing where it is on."""
+    """The error without groups names `params`; with metadata routing, groups are routed."""
     groups = np.arange(ROWS) // 4
     budget = make_budget(max_epsilon=10.0)
     classifier = make_private(unit="group", budget=budget)
@@ -97,7 +97,7 @@ def fit_once(classifier: PrivateClassifier, seed: int) -> str:
 def test_workers_together_stay_within_a_budget(
     backend: str, shared: bool, fitted: int, tmp_path: Path
 ) -> None:
-    """Processes share a ledger alone; threads also share a budget in memory."""
+    """Processes share only a ledger; threads also share a budget in memory."""
     budget = make_budget(tmp_path / "data/people" if shared else None, max_epsilon=1.5)
     classifier = make_private(budget=budget, public_steps=["joblib"])
     fits = [delayed(fit_once)(clone(classifier), seed) for seed in range(6)]
@@ -109,7 +109,7 @@ def test_workers_together_stay_within_a_budget(
 
 
 def test_a_fit_is_on_the_disk_before_its_noise_is_drawn(tmp_path: Path) -> None:
-    """The process is killed at the first use of its noise: the ledger has the entry."""
+    """The process is killed at the first use of noise, but the ledger has the entry."""
     program = f"""
         import os, signal
         from dpprobe.estimator import planned_fit

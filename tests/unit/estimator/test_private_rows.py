@@ -1,4 +1,4 @@
-"""A fit refuses public files that were made from its own rows, and the attack that they allow."""
+"""A fit refuses public files that were made from its own rows, and so prevents an attack."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.support.mechanisms import made_plan
 from tests.support.refusals import refuses
 from tests.unit.estimator.test_array_inputs import Source
 
-DIMENSION, OWN, PEOPLE, IMAGES, TRIALS = 24, 8, 30, 24, 80  # OWN: numbers of the first person
+DIMENSION, OWN, PEOPLE, IMAGES, TRIALS = 24, 8, 30, 24, 80  # OWN: columns of the first person
 GROUPS = [f"person {row // IMAGES}" for row in range(PEOPLE * IMAGES)]
 LABELS = np.arange(PEOPLE * IMAGES) // IMAGES % 2
 
 
 def draw_rows(seed: int, *, member: bool) -> np.ndarray:
-    """Returns rows of people; only the first person's use the last numbers, if a member."""
+    """Returns rows of people; only the first person uses the last columns, and only as a member."""
     rows = np.random.default_rng(seed).normal(size=(len(LABELS), DIMENSION)).astype(np.float32)
     rows[:, 0] += LABELS
     rows[:, -OWN:] = 0
@@ -59,9 +59,9 @@ def lent(manifest: str) -> dict[str, Any]:
 
 
 def count_right_guesses(folder: Path, epsilon: float, *, own_rows: bool) -> int:
-    """Guesses from `coef_` alone, for heads with and without the first person.
+    """Guesses membership of the first person from `coef_`; returns the number of correct guesses.
 
-    A covariance that knows the person's direction shrinks all weights in that direction, noise too.
+    A covariance of the person's rows shrinks all weights in their direction, including the noise.
     """
     members = np.random.default_rng(1).random(TRIALS) < 0.5
     weights = np.empty(TRIALS)
@@ -78,7 +78,7 @@ def count_right_guesses(folder: Path, epsilon: float, *, own_rows: bool) -> int:
 def test_membership_attack_on_a_public_covariance(
     epsilon: float, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A public covariance gives nothing away: at most e^eps / (1 + e^eps), and 4 deviations.
+    """A public covariance reveals nothing: at most e^eps / (1 + e^eps) correct, plus 4 deviations.
 
     The noise is secret, so the counts differ from run to run.
     """
@@ -141,7 +141,7 @@ def test_a_copy_of_this_process_s_heads_is_no_public_start(
 
 
 def test_a_store_s_study_tells_of_its_cells(tmp_path: Path) -> None:
-    """Features that `read_features` opened lead to the cells, whose heads are private."""
+    """Features from `read_features` lead to the study's cells, whose heads are private."""
     rows, results = draw_rows(0, member=True), tmp_path / "results"
     folder = results / "features/scans/vit"
     train = write_split(folder / "train", rows, LABELS, split="train", dataset_fingerprint="d1")
@@ -161,7 +161,7 @@ def test_a_store_s_study_tells_of_its_cells(tmp_path: Path) -> None:
 
 
 def test_a_fit_refuses_a_file_that_nobody_compared(tmp_path: Path) -> None:
-    """Whoever calls `fit_heads` without the comparison, or changes a file after it, is stopped."""
+    """`fit_heads` refuses files that were never compared, or that changed after the comparison."""
     path = save_head(tmp_path / "start", np.ones((2, DIMENSION)))
     method = method_options(started(path))
     data = TrainingSet(torch.ones(40, DIMENSION), torch.arange(40) % 2, 2)

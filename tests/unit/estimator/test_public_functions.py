@@ -1,4 +1,4 @@
-"""The functions of the public API, and what importing the package costs."""
+"""The functions of the public API, and the cost of importing the package."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_audit_holds_and_catches_broken_mechanisms(unit: str) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of a study of one dataset and method, with three seeds."""
+    """Writes results of a study with one dataset and one method, with three seeds."""
     folder = tmp_path_factory.mktemp("results")
     write_results(folder, "2", seeds=3)
     return folder
@@ -108,7 +108,7 @@ def test_a_bundle_is_verified_with_all_that_is_named(monkeypatch: pytest.MonkeyP
 
 
 def test_importing_the_package_imports_nothing() -> None:
-    """Planning a study, a shell's completion, a budget and a refusal must not wait for torch."""
+    """Plans, shell completion, budgets and refusals must not wait for torch."""
     program = """
         import sys
         before = {*sys.modules}
@@ -164,7 +164,7 @@ def test_noise_and_price_name_values_out_of_range(
 
 
 def plan(**changes: Any) -> dict[str, Any]:
-    """What is predicted for a setting: the first choice, with the kept share of a ceiling."""
+    """Returns the planner's answer for a setting."""
     usual: dict[str, Any] = {"n": 5000, "classes": 10, "epsilon": 1.0}
     return dpprobe.plan_accuracy(**usual | changes)
 
@@ -194,15 +194,15 @@ def test_an_accuracy_is_chance_and_the_kept_share_of_the_lead_over_it() -> None:
         assert accuracy[end] == pytest.approx(1 / 5 + choice["kept"][end] * (0.9 - 1 / 5))
 
 
-# docs/python.md: its code runs as printed, and every printed value and error is what comes out.
+# docs/python.md: code runs as printed, and its values and errors are those that are printed.
 
 
-# What a fit with secret noise gives differs from run to run by less than this share.
+# Relative tolerance for results with secret noise, which differ from run to run.
 NOISE = 0.06
 
 
 def check_statement(statement: ast.stmt, source: str, names: dict[str, Any]) -> str | None:
-    """Runs a statement; returns what its comment promises that did not come out."""
+    """Runs a statement; returns the promise in its comment if the result differs."""
     last = source.splitlines()[(statement.end_lineno or 0) - 1]
     _, marked, comment = last.partition("  # ")
     text = ast.unparse(statement)
@@ -257,7 +257,7 @@ def test_the_page_is_that_of_the_docstrings(repository: Path) -> None:
 
 
 def test_every_documented_argument_is_one(repository: Path) -> None:
-    """The sections come from docstrings, the signatures from the code: each name is in both."""
+    """Arguments come from docstrings, and signatures from the code: both must have each name."""
     page = (repository / "docs/python-reference.md").read_text()
     for section in re.split(r"^##+ ", page, flags=re.MULTILINE)[1:]:
         signature = re.search(r"```python\n(.*?)```", section, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""Copies of rows are counted as a plain loop counts them, and told to their holder alone."""
+"""Counts of copied rows equal those of a plain loop, and only the holder of the rows sees them."""
 
 from __future__ import annotations
 

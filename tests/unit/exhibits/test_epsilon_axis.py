@@ -1,4 +1,4 @@
-"""The axis of epsilons: logarithmic, infinity apart, and labels that do not overlap."""
+"""The epsilon axis: logarithmic, infinity at a separate position, and labels without overlaps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _scale(*finite: float, infinite: bool = False, curves: int = 1) -> EpsilonSc
 
 
 def _draw(scale: EpsilonScale, *given: Any, **options: Any) -> tuple[Axes, dict[float, str]]:
-    """Draws an axis; returns also the labels of its ticks by place, rounded."""
+    """Draws an axis; returns it with its tick labels by rounded position."""
     axes = Figure().add_subplot()
     draw_epsilon_axis(axes, scale, *given, **options)
     texts = [label.get_text() for label in axes.get_xticklabels()]

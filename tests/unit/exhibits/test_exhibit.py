@@ -1,4 +1,4 @@
-"""The contract of an exhibit, held against every one that the project declares."""
+"""The contract of an exhibit, checked for each exhibit of the project."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ print({name for name in ("torch", "numpy", "matplotlib", "pyarrow") if name in s
 
 @pytest.mark.parametrize("exhibit", NAMED)
 def test_an_exhibit_can_be_made_from_what_it_declares(exhibit: Exhibit) -> None:
-    """The arguments of `make` are the needs, and nothing that no job has."""
+    """The arguments of `make` are the needs, and values that every job has."""
     asked = set(inspect.signature(find_function(exhibit.make)).parameters)
     needs = {name for name, need in exhibit.needs.items() if need.read}
     assert needs <= asked
@@ -84,7 +84,7 @@ def test_an_exhibit_has_a_caption_where_the_report_shows_it(exhibit: Exhibit) ->
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_every_study_knows_its_exhibits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is asked for; no two make the same file, and each file's wildcards are filled in."""
+    """No two exhibits make the same file, and the wildcards of each file are filled in."""
     monkeypatch.chdir(CONFIG)
     files = StudyFiles(read_study(path), results="r")
     made: Counter[str] = Counter()
@@ -101,7 +101,7 @@ def test_every_study_knows_its_exhibits(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_published_results_are_known_by_the_catalog_unless_told() -> None:
-    """A part of a dataset is compared only where the rows are as many."""
+    """For a part of a dataset, only tables that match numbers of rows show published results."""
     part = {"catalog": "cifar10", "subsample": {"per_class": 20}}
     datasets = {"mine": {"catalog": "cifar10"}, "other": {"catalog": "mnist"}, "part": part}
     values = yaml.safe_load((CONFIG / "config.yaml").read_text()) | {"datasets": datasets}

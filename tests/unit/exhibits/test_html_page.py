@@ -1,4 +1,4 @@
-"""Parts of pages that load nothing."""
+"""Parts of pages that load no external files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's files, params and wildcards become the arguments of the function that makes them."""
+"""A job's files, params and wildcards become arguments of the function that makes an exhibit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXHIBIT = Exhibit(
 
 
 def _make(exhibit: Exhibit, monkeypatch: pytest.MonkeyPatch, made_by: Any, **job: Any) -> None:
-    """Makes an exhibit by a function of the test."""
+    """Makes an exhibit with a function of the test."""
     monkeypatch.setattr(make, "find_function", lambda _words: made_by)
     given: dict[str, Any] = {
         "inputs": {},

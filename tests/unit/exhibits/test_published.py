@@ -1,4 +1,4 @@
-"""Published numbers: as the papers print them, each with its source."""
+"""Published numbers are as printed in the papers, each with its source."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_rows_are_unique_and_have_values_of_columns_alone() -> None:
 
 
 def test_the_parts_of_a_result_agree() -> None:
-    """Accuracies are percent and AUCs fractions; without privacy there is no delta."""
+    """Accuracies are percentages and AUCs fractions; without privacy there is no delta."""
     for number in published.read_published().numbers:
         if math.isnan(number.value):
             assert number.printed == "random chance"
         elif number.metric == "accuracy":
             assert 1 < number.value < 100, number
-        elif number.metric == "auc":  # without training a score may be worse than guessing
+        elif number.metric == "auc":  # without training, a score may be worse than guessing
             assert (0.5 if number.epsilon else 0.45) < number.value < 1, number
         if number.epsilon in (0, math.inf):
             assert number.delta is None
@@ -57,7 +57,7 @@ def test_the_parts_of_a_result_agree() -> None:
         ("lesions", {}, {"datasets": {"lesions": "cifar10"}}, {"cifar10"}),
         ("lesions", {}, {"datasets": {"lesions": "nobody_published_it"}}, set()),
         ("lesions", {"catalog": "cifar10"}, {}, {"cifar10"}),
-        # a hospital's own images, which happen to have a published name
+        # a hospital's own images, whose dataset happens to have a published name
         ("cifar10", {}, {}, set()),
         ("chest_xray", {}, {}, set()),
         ("chexpert", {}, {}, set()),
@@ -92,7 +92,7 @@ BOARD = "private_ml_leaderboard"
 
 
 def test_the_leaderboard_repeats_what_papers_print() -> None:
-    """Results that stand in two sources are equal, up to the leaderboard's rounding."""
+    """Results in two sources are equal, up to the leaderboard's rounding."""
     found = published.read_published()
     twice = 0
     for number in found.select_numbers(paper=BOARD):
@@ -114,7 +114,7 @@ WORK = {"short": "A", "authors": "Ann, Bob", "title": "On", "year": 2020, "venue
 
 
 def _published(*rows: dict[str, Any], **table: Any) -> published.Published:
-    """One table of accuracies at epsilon 8 with two columns, `y` and `x` at 0.5 to 2."""
+    """Returns a table of accuracies: column `y` at epsilon 8, and column `x` at 0.5 to 2."""
     columns = {"y": {"title": "Y"}, "x": {"title": "Accuracy", "epsilon": [0.5, 2.0]}}
     facts = {"title": "t", "metric": "accuracy", "dataset": "d", "epsilon": 8.0}
     named = [{"row": str(number)} | row for number, row in enumerate(rows)]
@@ -128,11 +128,11 @@ def test_of_a_models_results_at_one_epsilon_the_best_is_marked_and_by_rising_eps
     model = {"model": "m"}
     found = _published(
         {"values": {"y": 70.0}},
-        {"values": {"y": 75.0}},  # the better at 8
-        {"values": {"y": 75.0}},  # as good: the first stays
-        {"values": {"y": 72.0}, "model": "another"},  # at 8 too
-        {"values": {"y": 50.0}, "epsilon": 2.0} | model,  # below the range's 60 for its model
-        {"values": {"y": 55.0}, "epsilon": 2.5} | model,  # outside of the range
+        {"values": {"y": 75.0}},  # the best at 8
+        {"values": {"y": 75.0}},  # equally good: the first one counts
+        {"values": {"y": 72.0}, "model": "another"},  # also at 8
+        {"values": {"y": 50.0}, "epsilon": 2.0} | model,  # the range gives its model 60
+        {"values": {"y": 55.0}, "epsilon": 2.5} | model,  # outside the range
         {"values": {"x": 60.0}} | model,
         {"values": {"y": 61.0}, "epsilon": 0.5} | model,  # better than the range
         {"values": {"y": 99.0}, "epsilon": 1.0, "train_rows": 10},
@@ -140,7 +140,7 @@ def test_of_a_models_results_at_one_epsilon_the_best_is_marked_and_by_rising_eps
         {"values": {"y": 98.0}, "epsilon": 1.0, "tuning": "full"},
         {"values": {"y": 97.0}, "epsilon": math.inf},
         {"values": {"y": 96.0}, "dataset": "other"},
-        {"values": {"y": 40.0}, "epsilon": [1.0, 3.0]} | model,  # a range that reaches further
+        {"values": {"y": 40.0}, "epsilon": [1.0, 3.0]} | model,  # a range with a higher end
         {"values": {"y": 59.0}, "epsilon": 2.0, "model": "another"},
     )
     marked = [(number.row, number.value) for number in found.mark_points("d", "accuracy")]

@@ -1,4 +1,4 @@
-"""The common style of figures: series that differ, names that fit, intervals that are drawn."""
+"""The common style of figures: distinct series, names that fit, and drawn intervals."""
 
 from __future__ import annotations
 

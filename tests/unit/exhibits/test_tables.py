@@ -1,4 +1,4 @@
-"""The writer of tables."""
+"""Tables are written as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 

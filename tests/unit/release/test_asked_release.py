@@ -1,4 +1,4 @@
-"""A release's identity, booking and agreement of sites, after one change."""
+"""A release's identity, booking and agreement of sites, after a single change."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.support.release_study import study
 
 MEMBERS = {"a": "0" * 64, "b": "1" * 64, "c": "2" * 64}
 MEASURED = {"evaluate": {"epsilon": 1}, "calibrate": {"epsilon": 1}, "monitor": {"epsilon": 2}}
-# Another price changes the options' hash, the chain's binding, and the booking.
+# A change of epsilon or delta changes the options' hash, the chain's binding and the booking.
 PRICE = {"options", "bind: epsilon or delta", "booking: parts"}
 METHOD = PRICE | {"bind: method", "term: method"}
 UNIT = {"options", "bind: unit of privacy", "booking: split"}
 PATIENT = UNIT | {"term: unit of privacy", "booking: unit", "booking: column"}
-# Options of the release and its dataset, and all that must then differ. A card, a key and limits
-# are no part of a head; a chain of cohorts binds what its sums need; sites agree on all options.
+# Options of the release and its dataset, with all values that must then differ. Heads ignore card,
+# key and limits; chains of cohorts bind what their sums need; sites agree on all options.
 RELEASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "the same": ({}, set()),
     "epsilon": ({"epsilon": 1}, PRICE | {"term: epsilon"}),
@@ -72,7 +72,7 @@ RELEASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         UNIT | {"term: images per patient", "patients"},
     ),
 }
-# A study's name, seeds and device change no head; neither does who packs the bundle.
+# The head ignores a study's name, seeds and device, and which site packs the bundle.
 STUDIES: dict[str, tuple[Any, set[str]]] = {
     "accountant": ("rdp", PRICE | {"term: accountant"}),
     "delta": (1e-6, PRICE | {"term: delta"}),
@@ -131,7 +131,7 @@ def make_task(folder: Path, features: Path, made: Any = None, **options: Any) ->
 
 
 def identify(task: ReleaseTask, **sites: Any) -> dict[str, Any]:
-    """All values by which releases are told apart, by name."""
+    """Returns all values that identify a release, by name."""
     values = {"name": "a", "members": MEMBERS, "key": "k", "exchange": "e", **sites}
     agreed, planned = list_terms(task, SitesOptions.model_validate(values)), task.plan_release()
     binds = CohortSteps(planned).list_binds()
@@ -208,7 +208,7 @@ def test_a_metric_is_part_of_a_release(place: Path) -> None:
 
 
 def test_a_predecessor_is_part_of_a_release_of_a_chain_alone(place: Path) -> None:
-    """For a cohort it determines the added sums; for another release it is a remark."""
+    """For a cohort, the predecessor determines the added sums; otherwise it is only a remark."""
     for more, same in (({}, True), ({"cohort": "now"}, False)):
         one, other = (
             make_task(place, place, **more, **each) for each in ({}, {"predecessor": "x"})
@@ -219,7 +219,7 @@ def test_a_predecessor_is_part_of_a_release_of_a_chain_alone(place: Path) -> Non
 
 
 def test_a_public_file_counts_by_its_content_alone(place: Path, tmp_path: Path) -> None:
-    """A moved file changes no head, a rewritten one does."""
+    """Moving the file leaves the head unchanged; rewriting it does not."""
     asked = study(place)
     hashes = []
     for name, content in (("a", b"1"), ("b", b"1"), ("a", b"2")):
@@ -237,7 +237,7 @@ def test_a_public_file_counts_by_its_content_alone(place: Path, tmp_path: Path) 
 def test_a_booking_has_the_plan_of_each_side_at_its_price(
     place: Path, measured: dict[str, Any]
 ) -> None:
-    """All that reads the test units is one part, at the sum of what was asked for it."""
+    """All parts that use test units are booked as one, at the sum of their epsilons."""
     task = make_task(place, place, **measured)
     planned = task.plan_release()
     booking = planned.make_booking()
@@ -269,7 +269,7 @@ def test_a_booking_of_a_search_prices_its_best_run(place: Path) -> None:
 
 
 def test_a_split_by_names_has_one_key_for_all_data(place: Path) -> None:
-    """An equal key says that each unit is on an equal side, as names in a column are."""
+    """Equal keys mean that equal names are on equal sides, as with names in a column."""
     write_features(place / "more", dataset_fingerprint="e")
     keys = [
         make_task(place, features, **options).plan_release().make_booking().split

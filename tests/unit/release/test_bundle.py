@@ -1,4 +1,4 @@
-"""Which folders are read as bundles, and what of a stranger's bundle.json is believed."""
+"""Which folders are read as bundles, and which facts of a stranger's bundle.json are accepted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_example(Path("bundle"))
 
 
-# Changes of bundle.json, and why the file is refused then; None if the bundle is read.
+# Edits of bundle.json, with words of the refusal, or None if the bundle is read.
 STRANGERS: list[tuple[dict[str, Any], tuple[object, ...] | None]] = [
     ({}, None),
     *(
@@ -91,7 +91,7 @@ STRANGERS: list[tuple[dict[str, Any], tuple[object, ...] | None]] = [
 def test_each_fact_of_a_stranger_is_checked(
     folder: Path, change: dict[str, Any], fault: tuple[object, ...] | None
 ) -> None:
-    """Though all hashes are right."""
+    """Facts are checked even if all hashes are right."""
     write_json(folder / FACTS_FILE, change_values(read_json(folder / FACTS_FILE), change))
     bundle.write_sums(folder)
     said = refusal_of(bundle.read_bundle, folder)
@@ -156,7 +156,7 @@ def test_what_does_not_belong_to_a_bundle_is_named(
 
 
 def test_a_link_or_a_pipe_is_no_file_of_a_bundle(folder: Path) -> None:
-    """A reader might follow a link out of the folder, or wait at a pipe for ever."""
+    """A reader might follow a link out of the folder, or wait forever at a pipe."""
     signature, head = folder / bundle.SIGNATURE_FILE, folder / HEAD_FILE
     signature.touch()
     assert bundle.check_files(folder) == 7
@@ -174,7 +174,7 @@ def test_a_link_or_a_pipe_is_no_file_of_a_bundle(folder: Path) -> None:
         head.unlink()
 
 
-# Changes of the lines of SHA256SUMS; the files that then differ, or what no reader can tell.
+# Edits of SHA256SUMS, with the files that then differ, or the kind of error.
 SUMS: dict[str, tuple[Callable[[list[str]], Any], list[str] | str]] = {
     "a name outside": (lambda lines: [*lines, f"{DIGEST}  ../more\n"], ["../more"]),
     "a line less": (lambda lines: lines[1:], [CARD_FILE]),
@@ -193,7 +193,7 @@ SUMS: dict[str, tuple[Callable[[list[str]], Any], list[str] | str]] = {
 
 @pytest.mark.parametrize("case", SUMS)
 def test_a_list_of_hashes_has_one_form(folder: Path, case: str) -> None:
-    """`verify` refuses another spelling, since readers may differ in what they make of it."""
+    """`verify` refuses variants of the form because readers may interpret them differently."""
     change, found = SUMS[case]
     edit_sums(change)(folder)
     if found == "form differs":

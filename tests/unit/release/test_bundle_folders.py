@@ -1,4 +1,4 @@
-"""Bundles in folders of other names are found, from what they say of themselves."""
+"""Renamed bundle folders are found by the names in their bundle.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def write_bundle(folder: Path, facts: Any) -> None:
 
 
 def test_exchanged_folders_are_found(tmp_path: Path) -> None:
-    """Beside staged copies, folders without hashes, and files that name nothing."""
+    """Staged copies, folders without hashes and files without a name are ignored."""
     for folder, facts in {
         "first": {"name": "second"},
         "second": {"name": "first"},

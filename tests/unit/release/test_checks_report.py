@@ -1,4 +1,4 @@
-"""What a verification runs, skips and reports, from three checks that one can follow."""
+"""Checks that a verification runs, skips and reports, shown on three simple checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpprobe.release.checks import DEPENDS, DOCUMENTS, NOT_COVERED, PROMISES, Ch
 from tests.support.refusals import check_tokens
 
 PASSED, FAILED = Check("price", True, "epsilon 1"), Check("head", False, "bad weights")
-UNTOLD = Check(DOCUMENTS, True, "compared")  # passed, and no promise
+UNTOLD = Check(DOCUMENTS, True, "compared")  # passed, but not a promise
 SKIPPED = Check("sites", None, DEPENDS)
 UNCHECKED, OPEN = Check("backbone", None, "pass --checkpoint"), Check(NOT_COVERED, None, "a lot")
 ALL = (PASSED, UNTOLD, FAILED, SKIPPED, UNCHECKED, OPEN)
@@ -36,7 +36,7 @@ def test_a_summary_says_the_verdict_then_what_fails_or_is_promised(report: Repor
     wanted += [("price", "epsilon 1")] if has(PASSED) and not has(FAILED) else []
     wanted += [(1, "skipped")] * has(SKIPPED)
     wanted += [("backbone", "--checkpoint")] * has(UNCHECKED)
-    where = "README.md" if has(UNTOLD) else "--all"  # only compared documents are believed
+    where = "README.md" if has(UNTOLD) else "--all"  # only compared documents are trusted
     wanted += [(where,)] if has(OPEN) and report.passed else []
     for line, tokens in zip(lines, wanted, strict=True):
         check_tokens(line, *tokens)

@@ -1,4 +1,4 @@
-"""The command line: exit statuses, and one-line messages for mistakes."""
+"""Release commands: exit statuses, and one-line messages for mistakes."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ RUNS = {"results_dir": "runs", "data_dir": "tables"}
 
 @pytest.fixture
 def booked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    """The ledger of data/toy: an entry that is closed and two open ones; data/other has none."""
+    """Returns the ledger of data/toy, with one closed and two open entries; data/other has none."""
     monkeypatch.chdir(tmp_path)
     for name in ("data/toy/ledger.jsonl", "data/other/dataset.json"):
         Path(name).parent.mkdir(parents=True)

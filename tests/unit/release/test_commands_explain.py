@@ -1,4 +1,4 @@
-"""`dpprobe explain`: a bundle's documents, written again from its verified facts."""
+"""`dpprobe explain` rewrites a bundle's documents from its verified facts."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_bundle_that_does_not_verify_is_not_explained(
     capsys: pytest.CaptureFixture[str],
     name: str | None,
 ) -> None:
-    """Also with hashes written anew: one fact is enough."""
+    """One changed fact is enough, even if the hashes are recomputed."""
     edit_file(bundle, STATEMENT_FILE, lambda values: values.update(epsilon_realised=0.5))
     documented(bundle)
     output = ["--output", str(tmp_path / name)] if name else []

@@ -1,4 +1,4 @@
-"""Two bundles of a study are compared once: booked before noise, and never paid for twice."""
+"""A comparison of two bundles is booked before noise is drawn, and never paid for twice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ METHODS = {"first": "covariance", "second": "sums"}
 
 
 def make_releases(folder: Path, *, images_per_patient: int | None = None, **more: Any) -> Study:
-    """Makes two releases in the usual folders of a study; returns the study."""
+    """Makes two releases in the usual folders of a study and returns the study."""
     images = {split: [f"{split} {row}" for row in range(ROWS[split])] for split in ROWS}
     fingerprint = write_tables(folder / "data/toy", images)  # so that both sides are compared
     write_features(
@@ -57,12 +57,12 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study]:
 
 @pytest.fixture
 def made(released: tuple[Path, Study], tmp_path: Path) -> tuple[Path, Study]:
-    """A copy of the two releases, with the ledger and the features."""
+    """Copies the two releases with their ledger and features; returns the folder and a study."""
     shutil.copytree(released[0], tmp_path, dirs_exist_ok=True)
     return tmp_path, study(tmp_path, name="second", method="sums", allow_useless=True)
 
 
-PLACES: dict[str, Path] = {}  # of bundles that are not in the folder of releases
+PLACES: dict[str, Path] = {}  # bundles outside the folder of releases
 
 
 def bundle(folder: Path, name: str) -> Path:
@@ -107,7 +107,7 @@ def test_a_comparison_is_booked_closed_and_stored(made: tuple[Path, Study]) -> N
     assert entry.digest == record["record_sha256"]
     assert entry.booking.split == ledger(folder).read_entries()[0].booking.split
     assert entry.booking.units == ledger(folder).read_entries()[0].booking.units
-    # the booked epsilon of test units fits the drawn noise; training units have none
+    # the booked epsilon for test units matches the noise; training units have no booking
     (part,) = entry.booking.parts
     assert part.side == "test"
     for mechanism, stated in zip(part.mechanisms, record["mechanisms"], strict=True):
@@ -116,7 +116,7 @@ def test_a_comparison_is_booked_closed_and_stored(made: tuple[Path, Study]) -> N
     assert (part.epsilon, part.delta) == (record["epsilon"], record["delta"])
     assert part.epsilon <= record["epsilon_target"] == 1
     assert compose_bookings(ledger(folder).list_bookings(), 1e-4).epsilon == before.epsilon
-    # what the record says follows from the released number
+    # the record's other numbers follow from the released number
     assert record["n"] == N
     assert record["difference"] == pytest.approx(record["released"]["difference"] / N)
     assert record["interval"][0] < record["difference"] < record["interval"][1]
@@ -128,7 +128,7 @@ def test_a_comparison_is_booked_closed_and_stored(made: tuple[Path, Study]) -> N
 def test_the_released_number_is_the_sum_plus_noise(
     made: tuple[Path, Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Computed again from what `predict` would answer, with the noise taken away."""
+    """The sum is recomputed from the heads' predictions, and the noise is subtracted."""
     folder, of = made
     seen = []
     add = Releases.release_gaussian
@@ -159,7 +159,7 @@ def test_the_released_number_is_the_sum_plus_noise(
 def test_a_macro_accuracy_has_the_frequencies_that_bundles_state(
     released: tuple[Path, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One head releases frequencies, and one does not; the sum is a plain loop's."""
+    """The frequencies come from the one head that releases them; the sum equals a plain loop's."""
     shutil.copytree(released[0], tmp_path, dirs_exist_ok=True)
     of = study(tmp_path, name="third", method="balanced", allow_useless=True)
     with refuses(ConfigError, "macro_accuracy", "frequencies", "toy"):
@@ -299,7 +299,7 @@ def test_the_limit_of_the_dataset_holds_for_comparisons_and_later_releases(
     compare(folder, limited, epsilon=2.0)
     with refuses(BudgetError, "max_epsilon"):
         compare(folder, limited, "second", "first", epsilon=2.5)
-    # the limit counts what comparisons spent of test units when a release measures on them
+    # the limit includes earlier comparisons if a release measures on the same test units
     measured = study(
         folder,
         name="third",

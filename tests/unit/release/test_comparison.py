@@ -1,4 +1,4 @@
-"""The noisy count that compares two heads: sensitivity, noise, price, interval and power."""
+"""The noisy count that compares two heads: sensitivity, noise, epsilon, interval and power."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def plan_of(n: int, *, noise: float = 1e-3, unit: str = "image") -> Plan:
 
 
 def sums(first: Any, second: Any, units: Any, classes: Any = 1.0) -> tuple[float, float]:
-    """Both sums without noise, in units."""
+    """Returns both sums without noise, in units of privacy."""
     codes = np.array(units)
     n = len(set(units))
     weights = weigh_rows(codes, len(codes), plan_of(n, unit="patient")) * classes
@@ -56,7 +56,7 @@ def total(first: Any, second: Any, units: Any) -> float:
     return sums(first, second, units)[0]
 
 
-# rows of two heads: shares of right labels, or a null row, and the row's unit
+# two heads' shares of correct labels per row (NaN: a null row), and the row's unit
 SHARES = st.one_of(st.sampled_from([0.0, 1.0, math.nan]), st.floats(0, 1))
 ROWS = st.lists(st.tuples(SHARES, SHARES, st.integers(0, 5)), min_size=1, max_size=40)
 
@@ -80,7 +80,7 @@ def test_no_unit_moves_a_sum_by_more_than_one(
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 49, 1000, 99_991])
 def test_a_unit_of_any_size_adds_one_at_most(size: int) -> None:
-    """Where all its rows differ alike; its weights, rounded down, hardly lose anything."""
+    """The bound is reached if all rows of a unit differ alike; rounded weights cost little."""
     added = total(np.zeros(size), np.ones(size), [0] * size)
     assert 1 - size * 2.0**-25 <= added <= 1
     assert total(np.ones(size), np.zeros(size), [0] * size) == -added
@@ -95,7 +95,7 @@ def test_the_images_of_a_patient_are_averaged() -> None:
 
 
 def test_null_rows_and_rows_without_a_label_add_nothing() -> None:
-    """A label of -1 is right for no head."""
+    """No head is right about a label of -1."""
     scores, labels = np.eye(3), np.array([-1, 1, 2])
     right = (scores.argmax(axis=1) == labels).astype(float)
     none = np.array([0.0, 0.0, math.nan])
@@ -104,7 +104,7 @@ def test_null_rows_and_rows_without_a_label_add_nothing() -> None:
 
 
 def test_what_leaves_is_a_whole_number_of_steps() -> None:
-    """So that no low bit of it tells what was added: `privacy.releases` refuses any other sum."""
+    """Low bits then reveal nothing about the sum; `privacy.releases` refuses any other sum."""
     shares = np.random.default_rng(0).random((2, 30))
     first, second = shares
     grid = sum_units(unit_differences(first, second, np.ones(30), None), 30)
@@ -115,7 +115,7 @@ def test_what_leaves_is_a_whole_number_of_steps() -> None:
 
 
 def test_noise_has_the_deviations_of_the_plan() -> None:
-    """The squares have a fifth of mu^2, so that their noise is twice the other noise."""
+    """The squares have a fifth of mu^2, so their noise is twice as large."""
     plan, draws = plan_of(6, noise=4.0), 1500
     entropies = (SystemEntropy() for _ in range(draws))
     ones = np.ones(6)
@@ -131,7 +131,7 @@ def test_noise_has_the_deviations_of_the_plan() -> None:
 def test_epsilon_is_that_of_a_gaussian_mechanism(
     tmp_path: Path, epsilon: float, delta: float
 ) -> None:
-    """In closed form (Balle and Wang 2018, theorem 8), of both releases, and by a library."""
+    """Both releases together are compared with Balle and Wang 2018, theorem 8, and a library."""
     plan = calibrate(
         comparison_mechanisms(), Target(n=500, epsilon=epsilon, delta=delta), cache=tmp_path
     )
@@ -171,9 +171,9 @@ def test_refused() -> None:
 def draw_sums(
     n: int, noise: Noise, disagree: float, share: float, frequencies: tuple[float, ...]
 ) -> list[ReleasedSums]:
-    """Draws comparisons: units of random classes, in which heads disagree on `disagree` of each.
+    """Draws comparisons of heads that disagree on the share `disagree` of the units of each class.
 
-    `share` of the units on which heads disagree are the second head's.
+    The second head is right in `share` of these units.
     """
     draws, generator = 20_000, np.random.default_rng(1)
     classes = generator.multinomial(n, frequencies or (1.0,), draws)
@@ -195,7 +195,7 @@ FREQUENCIES = [(), (0.2, 0.8), (0.1, 0.3, 0.6)]
 def test_the_interval_covers_the_true_difference(
     disagree: float, share: float, deviation: float, frequencies: tuple[float, ...]
 ) -> None:
-    """In 95% and more. Every class has the same difference, so the mean recalls differ by it."""
+    """Coverage is at least 95%. All classes share the same difference, and so do mean recalls."""
     noise, metric = Noise(n=400, difference=deviation, squares=2 * deviation), Metric(frequencies)
     true = disagree * (2 * share - 1)
     drawn = draw_sums(400, noise, disagree, share, frequencies)
@@ -209,7 +209,7 @@ def test_the_interval_covers_the_true_difference(
 def test_the_least_difference_is_found_in_four_of_five_comparisons(
     disagree: float, frequencies: tuple[float, ...]
 ) -> None:
-    """Chances are a little higher, because the bounds of the noise hold together."""
+    """The power is a little above 80%, because the bounds on the noise hold jointly."""
     noise, metric = Noise(n=2000, difference=5.0, squares=10.0), Metric(frequencies)
     least = least_difference(noise, metric, disagreement=disagree)
     assert least < disagree
@@ -219,7 +219,7 @@ def test_the_least_difference_is_found_in_four_of_five_comparisons(
 
 
 def test_squares_shorten_the_interval_of_heads_that_mostly_agree() -> None:
-    """Without them E d^2 may be 1: 1.96 sqrt(1 / n + (noise / n)^2), with all of the budget."""
+    """Without squares, E d^2 may be 1: 1.96 sqrt(1 / n + (noise / n)^2) at the full budget."""
     for n, mu in ((100, 0.27), (400, 0.27), (5000, 0.27), (400, 1.0)):
         noise = Noise(n=n, difference=1 / mu / math.sqrt(0.8), squares=1 / mu / math.sqrt(0.2))
         drawn = draw_sums(n, noise, 0.1, 0.5, ())
@@ -236,7 +236,7 @@ def test_equal_heads_are_told_apart_in_one_of_twenty_comparisons_at_most() -> No
 
 
 def test_a_macro_accuracy_counts_classes_equally() -> None:
-    """The exact frequencies: the mean of the classes' recalls, by a plain loop."""
+    """With exact frequencies, the result equals the mean recall of a plain loop."""
     generator = np.random.default_rng(4)
     labels = np.repeat([0, 1, 2], [50, 150, 300])
     first, second = (generator.random((2, 500)) < 0.6).astype(float)

@@ -1,4 +1,4 @@
-"""Sentences about a comparison: verdict, coverage, and when a macro accuracy fits."""
+"""Sentences about a comparison: verdict, coverage, and when macro accuracy is appropriate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts, weights and prices of test units, which release parts share."""
+"""Counts, weights and epsilons of test units, shared by release parts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_plan_of_other_mechanisms_is_refused(change: dict[str, Any]) -> None:
 
 
 def test_a_plan_without_a_promise_or_with_a_search_is_refused() -> None:
-    """One head takes one draw; noise for the best of several fits is another price."""
+    """One head has one draw of noise; noise for the best of several fits has another epsilon."""
     first = WANTED[:1]
     plain = plan_of(*first)
     searched = replace(plain, selection=Selection(mean=4, repeated=("a",)))
@@ -154,7 +154,7 @@ def test_each_unit_s_rows_weigh_one_together(drawn: list[int]) -> None:
     [
         ("image", None, None, 5, [1.0] * 5),
         ("image", [0, 0, 1, 2, 2], None, 5, [1.0] * 5),  # each image is a unit
-        ("image", None, 9, 9, [1.0] * 5),  # of several sites
+        ("image", None, 9, 9, [1.0] * 5),  # several sites
         ("patient", [0, 0, 1, 2, 2], None, 3, [0.5, 0.5, 1.0, 0.5, 0.5]),
         ("patient", [0, 0, 1, 2, 2], 9, 9, [0.5, 0.5, 1.0, 0.5, 0.5]),
         ("patient", [3, 1, 0, 2, 4], None, 5, [1.0] * 5),
@@ -176,7 +176,7 @@ def test_the_number_of_units_is_the_plan_s(
 
 
 def test_scores_are_those_of_the_first_head() -> None:
-    """A head of this kind shows a row as it is."""
+    """This kind of head returns a row unchanged."""
     rows = np.array([[0.5, 2.0], [-1.0, 3.0], [0.0, 0.0]])
     one, other = head(2), head(2, seed=2)
     both = replace(
@@ -225,7 +225,7 @@ def count_slowly(
 
 @given(st.integers(0, 12), st.booleans(), st.randoms(use_true_random=False))
 def test_rows_are_counted_by_label_and_bin(count: int, flags: bool, chance: Any) -> None:
-    """A value at an edge belongs to the bin above; values beyond all edges to the outermost."""
+    """A value at an edge belongs to the bin above; values beyond all edges, to the outer bins."""
     known = [-20.0, -0.5, 0.0, 0.1, 0.15, 0.2, 0.3, 0.7, 1.0, 9.0, 20.0]
     places = np.array([[chance.choice(known) for _ in EDGES] for _ in range(count)])
     places = places.reshape(count, len(EDGES))

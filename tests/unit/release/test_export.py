@@ -1,4 +1,4 @@
-"""One ONNX file: the release's probabilities in another runtime, and nothing of this machine."""
+"""The ONNX export: one file with the release's probabilities and no traces of this machine."""
 
 from __future__ import annotations
 
@@ -57,9 +57,8 @@ def centre(width: int) -> npt.NDArray[np.float32]:
     return values.astype(np.float32)
 
 
-# What a graph takes of its network and what of its head are independent of each other: a case
-# has one of each, since writing a graph takes seconds, the more the deeper the network is. The
-# fixture `written` is one more.
+# Network and head options of a graph are independent, so each case combines one of each: writing a
+# graph takes seconds, and longer for deeper networks. The fixture `written` is another case.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "flipped, l2": (VIT | {"preprocessing": {"flip": True, "crop": "inception"}}, {}),
     "centred": (VIT, {"head": head("centred"), "arrays": {"centre": centre(64)}}),
@@ -105,13 +104,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Exported]:
 
 
 def check_file(bundle: Path, exported: Exported) -> None:
-    """Compares what a file gives for images with the release's probabilities."""
+    """Compares a file's outputs for images with the release's probabilities."""
     path = exported.path
     assert 0 <= exported.largest_difference <= 1e-4
     assert exported.precision_difference == exported.largest_difference
     assert [one.name for one in path.parent.iterdir()] == ["model.onnx"]
     predictor = Predictor.load_bundle(bundle, device="cpu")
-    for count in (1, 5):  # of any number of images
+    for count in (1, 5):  # any number of images
         images = pictures(count)
         wanted = predictor.predict_images(images)
         given_values = run(path, transformed(predictor, images))
@@ -132,7 +131,7 @@ def test_a_file_gives_the_probabilities_of_the_release(tmp_path: Path, case: str
 
 
 def check_metadata(bundle: Path, exported: Exported) -> None:
-    """Compares what a file says of itself with bundle.json and with what ONNX Runtime takes."""
+    """Compares a file's metadata with bundle.json and with the inputs that ONNX Runtime accepts."""
     facts, model = read_json(bundle / "bundle.json"), onnx.load(exported.path)
     session = onnxruntime.InferenceSession(exported.path, providers=["CPUExecutionProvider"])
     calibrated = read_json(bundle / "privacy.json").get("calibration")
@@ -176,12 +175,12 @@ def test_a_file_says_nothing_of_this_machine(
     model = onnx.load(exported.path)
     onnx.checker.check_model(model, full_check=True)
     opsets = {one.domain: one.version for one in model.opset_import}
-    assert set(opsets) == {""}  # any runtime has these operations
+    assert set(opsets) == {""}  # supported by every runtime
     assert opsets[""] == exported.opset
 
 
 def test_features_are_rounded_in_the_file(tmp_path: Path) -> None:
-    """Scores that tell rounded features from exact ones are those of rounded ones."""
+    """The file's scores are much closer to those of rounded features than to exact ones."""
     loud: dict[str, Any] = {"head": head("none"), "link": "none", "scale": 100.0}
     rounded = write_release(tmp_path / "rounded", RESNET, dtype="float16", **loud)
     exact = write_release(tmp_path / "exact", RESNET, dtype="float32", **loud)
@@ -223,7 +222,7 @@ def test_a_file_that_differs_is_refused_and_removed(
 
 def test_what_cannot_be_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = write_example(tmp_path / "pixels")
-    # the model card names the export of backbones with weights alone
+    # the model card mentions the export only for backbones with weights
     assert read_json(bundle / "bundle.json")["backbone"]["weights_sha256"] is None
     with refuses(ConfigError, "backbone pixels"):
         export_onnx(bundle, tmp_path / "model.onnx")

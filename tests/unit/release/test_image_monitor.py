@@ -1,4 +1,4 @@
-"""Comparing new images with noisy tables: bins, directions, false alarms, power, and the words."""
+"""New images against noisy tables: bins, directions, false alarms, power, and words."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_shares_are_the_nearest_ones() -> None:
     np.testing.assert_allclose(monitor.project_shares(SHARES), SHARES)
 
 
-# Rare bins that seem empty must not make simulated tables too alike.
+# Rare bins whose noisy count is near 0 must not make simulated tables too similar.
 MANY = np.random.default_rng(2).dirichlet(np.ones(100))
 
 
@@ -114,7 +114,7 @@ def test_false_alarms_are_as_rare_as_said(
     assert alarms <= level * runs + 3.1 * math.sqrt(level * runs)
 
 
-# Tables of new images: bins and distances by plain loops, groups, files and words.
+# Tables of new images: bins and distances compared with plain loops; groups, files and words.
 
 
 NAMES = [*"abcdefghi"]
@@ -169,7 +169,7 @@ def test_limits_of_norms_are_multiples_of_the_test_image_s() -> None:
     inner = np.searchsorted(edges["feature_norm"], 2.0)
     assert inner == len(edges["feature_norm"]) // 2, "the test image is in the middle"
     assert edges["unusualness"] == list(monitor.UNUSUAL_EDGES[1:-1])
-    bare = monitor.list_edges(0.0, unusual=False)  # a test image of norm 0 has limits all the same
+    bare = monitor.list_edges(0.0, unusual=False)  # a test image of norm 0 has limits, too
     assert bare["feature_norm"] == pytest.approx(monitor.NORM_FACTORS)
     assert set(bare) == {"largest_value", "feature_norm"}
 
@@ -230,7 +230,7 @@ def test_the_verdict_is_the_worst_that_a_table_tells(
     assert ("WARNING" in end) == (verdict == "differs")
 
 
-# new rows in the tables of a bundle
+# New rows in the tables of a bundle
 
 CLASSES = ("a", "b", "c")
 TYPICAL = np.eye(1, 3, dtype=np.float32)
@@ -282,7 +282,7 @@ def test_rows_like_the_test_units_look_alike_and_moved_ones_do_not(unusual: bool
 
 
 def test_images_of_a_group_count_as_one() -> None:
-    """Forty images in pairs and twenty others are forty units; all in one group are one unit."""
+    """Forty images in pairs and twenty others are forty units; one group of all is one unit."""
     pairs = {f"{row}.png": f"g{row // 2}" for row in range(40)}
     found = watch_rows(draw(), pairs)
     assert (found.images, found.units) == (60, 40)

@@ -1,4 +1,4 @@
-"""Files, folders and tables name images: which rows, in which order, under which ids."""
+"""Files, folders and tables name images: which rows, in which order, with which ids."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILES = (
     "up/8.png",
     "rows.tsv/9.png",
 )
-# By the order of paths; `b` is a link to a folder outside, and `a/up` one that leads back.
+# In the order of paths; `b` links to a folder outside, and `a/up` to its parent folder.
 BELOW_B = ["in/b/1.JPG", "in/b/10.png", "in/b/2.png"]
 BELOW = ["in/a/é ü.png", *BELOW_B, "in/images/7.png", "in/rows.tsv/9.png", "in/up/8.png"]
 BELOW += ["in/x.png"]
@@ -38,7 +38,7 @@ BELOW += ["in/x.png"]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder `in` of the working folder, with links to another folder and to what is above."""
+    """Makes the folder `in`, with one link to a folder outside and one to its parent folder."""
     for name in (*FILES, "b/notes.txt", "b/a.txt", "empty/x.txt", "bad.parquet"):
         path = tmp_path / "in" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def find(*names: str, **options: Any) -> list[tuple[str, str]]:
-    """Each row's id, and the size of its image, or why there is none."""
+    """Returns each row's id with its image's size, or with the reason why it has no image."""
     source = find_images([Path("in") / name for name in names], **options)
     rows = list(source.read_images())
     assert source.count == len(rows)
@@ -90,7 +90,7 @@ def test_folders_and_files_are_rows_in_the_order_of_paths(names: list[str], ids:
 def test_a_folder_is_searched_below_through_links_and_never_round(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Omitted files are counted: two texts in b, one in empty, bad.parquet, hidden ones."""
+    """Omitted files are counted: two texts in b, one in empty, bad.parquet, and hidden files."""
     assert find("") == images(*BELOW)
     (record,) = caplog.records
     check_tokens(record.getMessage(), "in", "6 entries")
@@ -156,10 +156,10 @@ NONE, GONE = "no image in this row", "in/gone.png cannot be read (No such file o
         ),
         ("path,more\nx.png,1\n,2\n", [*images("x.png"), ("in/rows.csv:1", NONE)]),
         ("id,path\n\n7,x.png\n\n8,gone.png\n", [*images("7"), ("8", GONE)]),
-        ("path\nin/x.png\n", images("in/x.png")),  # as from the working folder
+        ("path\nin/x.png\n", images("in/x.png")),  # relative to the working folder
         ('id,path\n7,"x.png"\n', images("7")),
         ("sep=;\npath;id\nx.png;7\n", images("7")),
-        ("path,id\nx.png,1,\n", images("1")),  # an empty value too many is none
+        ("path,id\nx.png,1,\n", images("1")),  # an extra empty value is ignored
         (f"path,note\nx.png,{'y' * 200_000}\n", images("x.png")),
     ],
 )
@@ -199,7 +199,7 @@ def test_named_columns_are_taken_and_missing_ones_refused(folder: Path) -> None:
     for option, other in (("image_column", {}), ("id_column", {"image_column": "path"})):
         with refuses(ConfigError, option, "in/rows.csv", "'z'"):
             find("rows.csv", **{option: "z"}, **other)
-    write(folder, "id,note\nx.png,1\n")  # the column of images gives no other ids
+    write(folder, "id,note\nx.png,1\n")  # ids never come from the column of images
     assert find("rows.csv", image_column="id") == images("x.png")
 
 
@@ -208,7 +208,7 @@ def png() -> bytes:
 
 
 def columns() -> dict[str, tuple[pa.Array, list[tuple[str | None, str]]]]:
-    """A column by kind; each row's id as written, and its image or fault."""
+    """Returns a column per kind and, for each row, the written id and the image or its fault."""
     data, place = png(), {"bytes": None, "path": "in/x.png"}
     cut = "cannot be decoded"
     return {
@@ -249,7 +249,7 @@ def columns() -> dict[str, tuple[pa.Array, list[tuple[str | None, str]]]]:
     "kind", ["bytes", "large bytes", "paths", "large paths", "both", "bytes alone", "searched"]
 )
 def test_a_parquet_file_holds_images_or_their_paths(folder: Path, kind: str) -> None:
-    """Ids come from the column `id`, else the paths as written, else the row's number."""
+    """Ids come from the column `id`, else from the paths as written, else from row numbers."""
     column, wanted = columns()[kind]
     ids: list[Any] = [3, None, 5, 6, 7][: len(column)]
     written = [each or f"in/rows.parquet:{row}" for row, (each, _) in enumerate(wanted)]
@@ -281,7 +281,7 @@ def test_a_parquet_file_holds_images_or_their_paths(folder: Path, kind: str) -> 
 def test_a_parquet_file_without_images_is_refused(
     folder: Path, table: pa.Table, said: tuple[object, ...]
 ) -> None:
-    """A name without a suffix is an image in a table of text alone."""
+    """Columns with names that images may have (`image_id`) count only in tables of text."""
     pq.write_table(table, folder / "rows.parquet")
     with refuses(ConfigError, *said):
         find("rows.parquet")

@@ -1,4 +1,4 @@
-"""Keys and texts that look private are found, and texts of publishable facts are not."""
+"""Keys and texts that look private are found; texts of publishable facts are not."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_a_private_text_is_named_with_its_place(text: str, what: str, quoted: st
 @pytest.mark.parametrize(
     "text",
     [
-        "x/home/anna",  # a part of a longer name
+        "x/home/anna",  # part of a longer name
         "</data/x",  # closes a tag
         " /data",
         "https://example.org/data/x",
         "a~/x",
-        "2026-01-31",  # the day of an audit
+        "2026-01-31",  # the date of an audit
         "1899-01-31 10:00",
         "0" * 31,
         "0" * 33,

@@ -1,4 +1,4 @@
-"""A release is made once, booked before it is drawn, and holds nothing that it must not hold."""
+"""A release is made once, is booked before noise is drawn, and contains nothing forbidden."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def contents(output: Path) -> dict[str, bytes]:
 def test_a_missing_gpu_is_told_before_a_booking(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only large exact sums request the study's GPU; other heads are drawn on the CPU."""
+    """Only large exact sums use the study's GPU; other heads are drawn on the CPU."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     exact, other = (
         study(folder, method=name, name=name).model_copy(update={"device": "cuda"})
@@ -104,7 +104,7 @@ def test_a_full_disk_is_told_before_a_booking(
 
 
 def test_a_useless_head_is_refused_before_it_is_booked(folder: Path) -> None:
-    """The planner refuses where the study has no benchmark, and a benchmark where it has one."""
+    """The planner refuses if the study has no benchmark; otherwise the benchmark does."""
     few = {"epsilon": 0.01, "method": "steps"}
     with refuses(PrivacyError, "release first", "epsilon 0.01", "`allow_useless: true`"):
         release(folder, study(folder, **few))
@@ -192,7 +192,7 @@ def test_a_bundle_that_is_gone_or_altered_is_not_made_again(folder: Path) -> Non
 
 
 def test_a_damaged_stage_is_never_published(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk may lose a byte between two runs: of an open entry, and of one that is closed."""
+    """A disk may lose a byte between two runs, with an open or a closed entry."""
     die = Mock(side_effect=DataError("died early"))
 
     def spoil_head(staged: Path) -> bytes:
@@ -216,7 +216,7 @@ def test_a_damaged_stage_is_never_published(folder: Path, monkeypatch: pytest.Mo
     assert release(folder, study(folder)) == output
     shutil.rmtree(output)
     spoil_head(staged)
-    bundle.write_sums(staged)  # whole by its own sums, and not what was closed
+    bundle.write_sums(staged)  # consistent with its own hashes, but not with the closed entry
     with refuses(PrivacyError, "SHA256SUMS", ledger(folder).read_entries()[0].digest):
         release(folder, study(folder))
     assert not output.exists()
@@ -241,7 +241,7 @@ def test_a_bundle_without_its_ledger_is_refused(folder: Path) -> None:
     ],
 )
 def test_releases_together_keep_to_a_limit(folder: Path, key: str, limit: Any) -> None:
-    """Each alone, of epsilon 2 at delta 1e-4, is within it; both together are not."""
+    """Each release has epsilon 2 at delta 1e-4, within the limit; both together exceed it."""
     release(folder, study(folder, **{key: limit}))
     with pytest.raises(BudgetError, match=f"above {key}"):
         release(folder, study(folder, name="second", **{key: limit}), "second")
@@ -258,7 +258,7 @@ def test_releases_together_keep_to_a_limit(folder: Path, key: str, limit: Any) -
 @pytest.mark.usefixtures("coarse_risks")
 @pytest.mark.parametrize("method", ["covariance", "steps"])
 def test_a_release_keeps_to_a_permitted_risk_of_its_own(folder: Path, method: str) -> None:
-    """It is booked as any other, and its statement names target, mu and epsilon."""
+    """The release is booked like any other, and its statement has target, mu and epsilon."""
     limit = {"max_risk": {"advantage": 0.3}}
     asked = study(folder, method=method, epsilon={"advantage": 0.3}, **limit)
     output = release(folder, asked)
@@ -274,7 +274,7 @@ def test_a_release_keeps_to_a_permitted_risk_of_its_own(folder: Path, method: st
         assert statement["mu"] <= float(shown) <= statement["mu"] * 1.001
     assert "advantage 0.3" in (output / bundle.PAGE_FILE).read_text("utf-8")
     assert verify_bundle(output).passed
-    # of Gaussians on all rows, whose epsilon is not searched for
+    # the default method sums over all rows with Gaussian noise: no search for epsilon is needed
     asked = study(folder, name="second", epsilon={"advantage": 0.25}, **limit)
     with pytest.raises(BudgetError, match="above max_risk"):
         release(folder, asked, "second")
@@ -284,7 +284,7 @@ def test_a_release_keeps_to_a_permitted_risk_of_its_own(folder: Path, method: st
 
 
 def test_the_limit_is_at_the_dataset_s_delta(folder: Path) -> None:
-    with pytest.raises(PrivacyError, match="above max_epsilon"):  # 2 at its own delta
+    with pytest.raises(PrivacyError, match="above max_epsilon"):  # 2 at the release's delta
         release(folder, study(folder, max_epsilon=2.3, delta=3e-3))
     release(folder, study(folder, max_epsilon=3, delta=3e-3))
     with pytest.raises(PrivacyError, match="max_epsilon"):
@@ -296,7 +296,7 @@ def test_a_delta_above_one_over_n_is_refused_whatever_the_study_allows(folder: P
     above = ("delta 0.01", "1/n = 0.00333", "n = 300")
     with refuses(PrivacyError, *above):
         release(folder, study(folder, delta=0.01).model_copy(update=allowed))
-    # the limit of the ledger is at the dataset's delta
+    # the ledger's limit applies at the dataset's delta
     limited = study(folder, max_epsilon=3, delta=1e-4).model_copy(update={"delta": 0.01, **allowed})
     with refuses(PrivacyError, "max_epsilon", "toy", *above):
         release(folder, limited)
@@ -367,7 +367,7 @@ def test_an_error_after_the_booking_says_that_the_entry_counts(
 def test_a_fault_is_refused_before_the_booking(
     folder: Path, options: dict[str, Any], words: tuple[object, ...]
 ) -> None:
-    """Also if nobody checked the study."""
+    """Faults are refused even if the study was not checked."""
     asked = dict(options)
     write_features(folder, shares=asked.pop("shares", (1, 1, 1)), images_per_patient=3)
     with refuses(DpprobeError, *words):
@@ -399,7 +399,7 @@ def test_a_release_names_the_release_that_it_replaces(folder: Path) -> None:
     (chain,) = [check for check in report.checks if check.name == "predecessors"]
     assert chain.passed
     check_tokens(chain.detail, "first")
-    # final, as for the card: to remove the name afterwards makes no other release
+    # a closed release is final: removing the card's name later makes no other release
     kept = contents(second)
     release(folder, study(folder, name="second"), "second")
     assert contents(second) == kept
@@ -494,7 +494,7 @@ def test_a_kill_at_any_step_leaves_no_second_head_and_no_unbooked_draw(
         assert not record["unbooked draw"], where
         left = record["left"]
         assert len(left["entries"]) <= 1, where
-        if "next" not in record:  # an earlier kill left such files
+        if "next" not in record:  # an earlier kill left the same files
             continue
         assert record["killed"] == -9, where
         then = record["then"]
@@ -514,7 +514,7 @@ def test_a_kill_at_any_step_leaves_no_second_head_and_no_unbooked_draw(
             assert set(heads) == {"first", ".first.entry-2.staged"}, f"{where}: an old head stays"
             assert len(set(heads.values())) == 1, where
         outcomes.add((record["next"], tuple(left["entries"])))
-    # nothing booked: made; open: refused, or ended where a whole bundle is staged; closed: ended
+    # no entry: made; open entry: refused, or finished if a whole bundle is staged; closed: finished
     assert {(0, ()), (2, ("open",)), (0, ("open",)), (0, ("closed",))} <= outcomes
 
 
@@ -537,7 +537,7 @@ def test_a_calibration_that_adds_too_little_noise_is_refused(folder: Path) -> No
 def test_a_release_of_auto_names_the_rule_and_what_it_chose(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new rule neither changes nor refuses it; only the rule tells of other options."""
+    """A new rule leaves the release as it is; only the check of its rule mentions other options."""
     output = release(folder, study(folder, method="auto"))
     facts = DataFacts(
         n=300, dimension=6, classes=3, multi_label=False, epsilon=2.0, delta=1e-4, unit="image"
@@ -568,7 +568,7 @@ def test_a_release_of_auto_names_the_rule_and_what_it_chose(
         ("accuracy", None, False),
         ("macro_accuracy", None, True),
         ("macro_accuracy", "accuracy", True),
-        ("accuracy", "macro_accuracy", False),  # `init` may derive the dataset's from labels
+        ("accuracy", "macro_accuracy", False),  # `init` may derive the dataset's metric from labels
     ],
 )
 def test_a_release_of_auto_balances_by_the_metric_that_it_publishes(
@@ -589,7 +589,7 @@ def test_a_release_of_auto_balances_by_the_metric_that_it_publishes(
 def test_a_bundle_of_rule_1_still_verifies(
     folder: Path, monkeypatch: pytest.MonkeyPatch, metric: str | None
 ) -> None:
-    """Rule 1 knew no metric: its facts name none, and its heads balance only if asked."""
+    """Rule 1 ignored the metric: its facts have none, and heads balance only on request."""
     tested = {"evaluate": {"epsilon": 8, "metric": metric}} if metric else {}
     read = FitInputs.read_facts
     with monkeypatch.context() as earlier:
@@ -605,14 +605,14 @@ def test_a_bundle_of_rule_1_still_verifies(
     assert check.passed is True
     check_tokens(check.detail, "rule 1")
     before = contents(output)
-    release(folder, study(folder, method="auto", **tested))  # final, whatever rule 2 chooses
+    release(folder, study(folder, method="auto", **tested))  # final, whatever rule 2 would choose
     assert contents(output) == before
 
 
 def test_a_bundle_that_hides_what_its_metric_chose_does_not_verify(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A head of rule 2 that is not balanced, though the bundle publishes macro accuracy."""
+    """The head is not balanced, although rule 2 requires it for a bundle with macro accuracy."""
     tested = {"evaluate": {"epsilon": 8, "metric": "macro_accuracy"}}
     read = FitInputs.read_facts
     with monkeypatch.context() as broken:
@@ -625,7 +625,7 @@ def test_a_bundle_that_hides_what_its_metric_chose_does_not_verify(
 def test_the_price_of_the_choice_waits_for_all_quick_checks(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A release takes minutes, and an unreadable key is reported at once."""
+    """A release takes minutes; an unreadable key must be reported at once."""
     module = "dpprobe.release.parts.choice.measure"
     monkeypatch.setattr(f"{module}.choice_block", lambda *_, **__: 1 / 0)
     key = folder / "key.pem"
@@ -638,7 +638,7 @@ def test_the_price_of_the_choice_waits_for_all_quick_checks(
 
 
 def with_copies_across(folder: Path, count: int) -> None:
-    """Notes in both manifests that images are in both splits, as `duplicates: warn` allows."""
+    """Notes in both manifests that `count` images are in both splits (`duplicates: warn`)."""
     for split in ("train", "test"):
         path = folder / split / "manifest.json"
         body = json.loads(path.read_text())
@@ -651,9 +651,9 @@ def with_copies_across(folder: Path, count: int) -> None:
 def test_nothing_is_measured_on_test_images_that_were_trained_on(
     folder: Path, part: str, epsilon: float
 ) -> None:
-    """The picture's epsilons would add up, for head and result: 3.81 of a ledger's 3 in the review.
+    """For such an image, epsilons of head and result add up: 3.81, above the ledger's limit of 3.
 
-    A head alone reads one side.
+    A head without test results uses only the training split.
     """
     with_copies_across(folder, 1)
     with refuses(PrivacyError, "release first", "splits", "`duplicates: error`"):

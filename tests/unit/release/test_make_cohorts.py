@@ -32,7 +32,7 @@ def images(name: str) -> dict[str, list[str]]:
 
 
 def release_month(folder: Path, month: str, *, after: str | None = None, **options: Any) -> Path:
-    """Makes the release of a month's own rows, in a study of its own as in a later month."""
+    """Makes the release of a month's own rows, in a separate study as in practice."""
     fingerprint = write_tables(folder / "data" / month, options.pop("images", images(month)))
     if options.pop("without_tables", False):
         shutil.rmtree(folder / "data")
@@ -73,7 +73,7 @@ def test_a_chain_is_verified_and_says_what_it_has_seen(tmp_path: Path, horizon: 
 
 
 def test_a_cohort_needs_no_folder_of_its_dataset(tmp_path: Path) -> None:
-    """Features may come from another machine."""
+    """The features may come from another machine."""
     assert release_month(tmp_path, "january", without_tables=True).is_dir()
     (entry,) = ledger(tmp_path, "january").read_entries()
     assert entry.state == "closed"
@@ -101,7 +101,7 @@ def test_two_releases_at_one_place_of_a_horizon_are_refused(tmp_path: Path) -> N
 
 
 def test_added_sums_may_branch(tmp_path: Path) -> None:
-    """Each branch uses what was released, and its own units."""
+    """Each branch uses the earlier released sums and its own units."""
     release_month(tmp_path, "january")
     release_month(tmp_path, "february", after="january")
     branch = bundle.read_bundle(release_month(tmp_path, "march", after="january"))
@@ -112,7 +112,7 @@ def test_added_sums_may_branch(tmp_path: Path) -> None:
 def test_the_same_people_in_two_cohorts_pay_for_both(
     tmp_path: Path, horizon: int | None, least: float, most: float
 ) -> None:
-    """Squares of added sums add up; with a horizon they meet in one sum."""
+    """Without a horizon, squares of mu add up; with one, both cohorts' rows share noisy sums."""
     same: dict[str, Any] = {"horizon": horizon, "more": {"same_units_as": "january"}}
     release_month(tmp_path, "january", horizon=horizon)
     with pytest.raises(BudgetError, match="above max_epsilon"):
@@ -167,7 +167,7 @@ def test_an_abandoned_release_leaves_no_sums_and_no_place(
 
 
 def test_a_later_cohort_is_useful_by_all_units_so_far(tmp_path: Path) -> None:
-    """Its benchmark would be of its own rows alone."""
+    """A benchmark would use only the later cohort's own rows."""
     useless: dict[str, Any] = {"features": {"shift": 0.0}, "allow_useless": False, "epsilon": 0.02}
     with refuses(PrivacyError, "300 training images", "3 classes"):
         release_month(tmp_path, "january", **useless)
@@ -176,7 +176,7 @@ def test_a_later_cohort_is_useful_by_all_units_so_far(tmp_path: Path) -> None:
     assert bundle.read_bundle(output).statement["cohort"]["units"] == 600
 
 
-# No unit exceeds max_epsilon because it is in two datasets, or was renamed.
+# No unit exceeds max_epsilon by being in two datasets or under a new name.
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def prepared(tmp_path: Path) -> Path:
 
 
 def prepare(folder: Path, dataset: str, of: dict[str, list[str]], **features: Any) -> None:
-    """Makes tables of images, and the features that the next release takes."""
+    """Writes tables of images, and the features for the next release."""
     fingerprint = write_tables(folder / "data" / dataset, of, units=features.pop("units", None))
     write_features(folder, fingerprint=fingerprint, **features)
 
@@ -197,13 +197,13 @@ def release_of(folder: Path, dataset: str, name: str, **release_options: Any) ->
 
 
 def test_a_copy_under_another_name_is_refused(prepared: Path) -> None:
-    """Three releases under a limit of 1 cost 1.87 together before."""
+    """Before this check, three releases under a limit of 1 cost 1.87 in total."""
     release_of(prepared, "toy", "first", max_epsilon=1)
     prepare(prepared, "copy", images("lesion"), shift=0.1)  # features of another backbone
     said = ("dataset copy", "entry 1", prepared / "data/toy/ledger.jsonl", "first")
     with refuses(PrivacyError, *said, "`same_units_as: toy`"):
         release_of(prepared, "copy", "second", max_epsilon=1)
-    with refuses(PrivacyError, *said):  # names are no excuse for equal images
+    with refuses(PrivacyError, *said):  # different names do not excuse equal images
         release_of(prepared, "copy", "second", more={"other_units_than": ["toy"]})
     assert ledger(prepared, "copy").read_entries() == []
 
@@ -218,7 +218,7 @@ def test_ledgers_that_belong_together_are_added_up(prepared: Path) -> None:
     stated = bundle.read_bundle(output).statement["ledger"]
     assert stated["releases"] == 2
     assert 1.4 < stated["epsilon"] < 1.6
-    # The first dataset need not say so again.
+    # The first dataset need not declare it, too.
     prepare(prepared, "toy", images("lesion"))
     with pytest.raises(PrivacyError, match="above max_epsilon"):
         release_of(prepared, "toy", "third", max_epsilon=1.6)
@@ -230,12 +230,12 @@ def test_ledgers_that_belong_together_are_added_up(prepared: Path) -> None:
 def test_a_name_without_a_ledger_is_refused_and_never_booked(
     prepared: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder of tables alone is no ledger, and nothing would be added up.
+    """A folder with only tables is no ledger: nothing would be added up.
 
-    A ledger may be gone by the time of the booking, which refuses the name once more.
+    A ledger may be deleted before the booking, which therefore checks the name again.
     """
     prepare(prepared, "copy", images("lesion"))
-    if name == "toy":  # its own name, though it has a ledger
+    if name == "toy":  # its own name, even if it has a ledger
         release_of(prepared, "toy", "before")
     booked = ledger(prepared, "toy").read_entries()
     with refuses(ConfigError, "same_units_as", name, "`same_units_as: toy`"):
@@ -272,7 +272,7 @@ def test_key_and_hashes_are_private_and_in_no_bundle(prepared: Path) -> None:
     assert entry.booking.units is not None
     read = read_hashes(prepared / "data/toy", entry.booking.units, key.read_bytes())
     assert {part: len(values) for part, values in read.items()} == {
-        "train.images": 600,  # of bytes and of pixels
+        "train.images": 600,  # hashes of bytes and of pixels
         "test.images": 240,
     }
     for path in output.iterdir():

@@ -1,8 +1,8 @@
-"""Each fact that makes a person several units, on each side, beside each part that reads a side.
+"""Each fact that makes a person several units, on each side, with each part that uses a side.
 
-A choice reads both sides: heads of the study's cells, and their test results without noise.
+A choice uses both sides: heads of the study's cells, and their test results without noise.
 
-A fact is refused before anything is booked, priced in the statement, or stated as not covered.
+A fact is refused before anything is booked, or priced in the statement, or stated as not covered.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTS: dict[str, dict[str, Any]] = {
 COPIED = {"image": {"rows": 20, "most": 21, "by": "bytes and pixels"}}
 NO_COPY = {"image": {"rows": 0, "most": 1, "by": "bytes and pixels"}}
 BY_BYTES = {"image": {"rows": 0, "most": 1, "by": "bytes"}}
-# Facts of both sides: counts of copies among training and test rows, and images on both sides.
+# Facts about both sides: copies among training rows, among test rows, and across the sides.
 FACTS: dict[str, dict[str, Any]] = {
     "none": {"copies": NO_COPY, "test_copies": NO_COPY, "across": 0},
     "copies in train": {"copies": COPIED, "test_copies": NO_COPY, "across": 0},

@@ -26,7 +26,7 @@ POINT = {"operating_point": {"positive_class": "b", "sensitivity": 0.6}}
 AREA = {"calibrate": POINT, **AREA_ALONE}
 HALF = {"more": {"subsample": {"fraction": 0.5, "seed": 3}}}
 BLOCKS = {"evaluate": "evaluation", "calibrate": "calibration", "monitor": "monitor"}
-# Options of a release; `of` has the classes, images per patient and options of the study.
+# Options of releases; `of` has the classes, the images per patient and options of the study.
 RELEASES: dict[str, dict[str, Any]] = {
     "covariance": {},
     "sums": {"method": "sums", "evaluate": {"epsilon": 8, "metric": "macro_accuracy"}},
@@ -49,7 +49,7 @@ RELEASES: dict[str, dict[str, Any]] = {
 def make(
     folder: Path, monkeypatch: pytest.MonkeyPatch, options: Mapping[str, Any]
 ) -> tuple[Any, Path]:
-    """Makes a release whose noise comes from a seed; returns the study and the bundle's folder."""
+    """Makes a release with seeded noise; returns the study and the bundle's folder."""
     for module in ("make", "transport"):
         monkeypatch.setattr(f"dpprobe.release.{module}.SystemEntropy", lambda: SEEDED)
     given = dict(options)
@@ -61,7 +61,7 @@ def make(
         folder, shares=(1,) * classes, images_per_patient=of.pop("images_per_patient", None)
     )
     made = study(folder, **given)
-    if (metric := of.pop("metric", None)) is not None:  # of the dataset; it may follow from labels
+    if (metric := of.pop("metric", None)) is not None:  # it may follow from labels
         of["datasets"] = {"toy": made.datasets["toy"].model_copy(update={"metric": metric})}
     if "methods" in of:
         of["methods"] = {each: made.methods[each] for each in of["methods"]}
@@ -70,7 +70,7 @@ def make(
 
 
 def price(mechanisms: Sequence[Mapping[str, Any]], delta: float) -> float:
-    """The epsilon of a statement's mechanisms, by another library."""
+    """Returns the epsilon of a statement's mechanisms, by another library."""
     sampled = any(item["sample_rate"] < 1 for item in mechanisms)  # slow on a fine grid
     accountant = PLDAccountant(value_discretization_interval=2e-3 if sampled else 1e-4)
     for item in mechanisms:
@@ -131,7 +131,7 @@ def check_promise(statement: Mapping[str, Any], options: Mapping[str, Any]) -> N
 
 
 def check_tested(statement: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Each block has its own price, and the number of test units."""
+    """Checks each block's own epsilon and its number of test units."""
     patients = options.get("of", {}).get("images_per_patient")
     for option, name in BLOCKS.items():
         if option not in options:
@@ -142,7 +142,7 @@ def check_tested(statement: Mapping[str, Any], options: Mapping[str, Any]) -> No
             assert block["epsilon_target"] == asked
             assert block["epsilon"] == pytest.approx(asked, rel=1e-3)
             assert block["epsilon"] == pytest.approx(price(block["mechanisms"], 1e-4), rel=2e-3)
-        else:  # of the AUC's counts, which are paid for
+        else:  # its counts are those of the AUC, already paid for
             assert "mechanisms" not in statement[name]
             assert name == "calibration"
     counted = options.get("evaluate", {}).get("metric") == "auc" and "calibrate" in options
@@ -152,12 +152,12 @@ def check_tested(statement: Mapping[str, Any], options: Mapping[str, Any]) -> No
         assert statement["evaluation"]["metric"] == metric
         low, high = statement["evaluation"]["interval"]
         assert low <= statement["evaluation"]["value"] <= high
-        if options.get("method") != "steps":  # five steps are few
+        if options.get("method") != "steps":  # five steps are too few
             assert statement["evaluation"]["value"] > 0.8, "classes that can be told apart"
 
 
 def check_ledger(statement: Mapping[str, Any], ledger: Ledger) -> None:
-    """The booking has the noise that was drawn; without split tables the total is of both sides."""
+    """Checks that the booked noise was drawn, and that without split tables both sides add up."""
     (entry,) = ledger.read_entries()
     stated, booking = statement["ledger"], entry.booking
     sides = {part.side: part for part in booking.parts}
@@ -180,7 +180,7 @@ def check_ledger(statement: Mapping[str, Any], ledger: Ledger) -> None:
     assert booking.pixels is False
     if not tested:
         assert stated["epsilon"] == pytest.approx(trained, rel=5e-3)
-    else:  # nobody compared the images of both sides, so one may pay for both
+    else:  # the sides' images were not compared, so a unit may pay on both
         assert not stated["exact"]
         sides_alone = trained, price(tested, delta)
         assert max(sides_alone) < stated["epsilon"] < 1.1 * sum(sides_alone)
@@ -207,7 +207,7 @@ def check_head(read: bundle.Bundle, options: Mapping[str, Any]) -> None:
         assert "monitor" in options
         found, dimension = read.arrays["typical_directions"].shape
         assert dimension == 6
-        # `auto` whitens, whose second moment has more directions above the noise
+        # `auto` whitens: more directions of its second moment exceed the noise
         assert 1 <= found <= 6 if options.get("method") == "auto" else found == 1
     else:
         assert options is not EVERYTHING, "its second moments have directions"

@@ -1,4 +1,4 @@
-"""A passport says what its bundle says, and nothing else."""
+"""A passport states exactly what its bundle states."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bundle(original: Path, tmp_path: Path) -> Path:
 
 
 def entities(folder: Path) -> dict[str, dict[str, Any]]:
-    """The entities of a crate by identifier; each appears once."""
+    """Returns the entities of a crate by identifier; each appears once."""
     crate = json.loads((folder / "ro-crate-metadata.json").read_text())
     found = {each["@id"]: each for each in crate["@graph"]}
     assert len(found) == len(crate["@graph"])
@@ -60,7 +60,7 @@ def references(value: Any) -> Iterator[str]:
 
 
 def test_a_crate_lists_every_file_with_its_size_and_hash(bundle: Path) -> None:
-    """By RO-Crate 1.1: descriptor, root, and files that the root reaches."""
+    """RO-Crate 1.1 requires a descriptor, a root, and files that the root references."""
     folder = write_passport(bundle, published=DAY)
     found = entities(folder)
     descriptor = found["ro-crate-metadata.json"]
@@ -167,7 +167,7 @@ def test_a_bundle_that_changes_during_the_copy_is_refused(
 def test_the_command_lists_what_it_wrote(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_main(monkeypatch, "passport", str(bundle)) == 2  # a bundle lacks the day
+    assert run_main(monkeypatch, "passport", str(bundle)) == 2  # a bundle has no publication date
     capsys.readouterr()
     assert run_main(monkeypatch, "passport", str(bundle), "--published", "2026-11-29") == 0
     folder = bundle.with_name("lesions_v1.passport")

@@ -1,4 +1,4 @@
-"""A person's answers fill a passport's documents, are marked there, and are refused if faulty."""
+"""A user's answers fill a passport's documents, are marked there, and are refused if faulty."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.releases import HOSTILE
 from tests.unit.release.verification.test_verify import documented
 
 DAY = date(2026, 11, 29)
-# A valid answer for each kind, where a text will not do.
+# A valid answer for each question that does not accept any text.
 ANSWERS: dict[str, Any] = {
     "organisation": ["Clinic A", "Clinic B"],
     "authors": ["Ada", "Grace"],
@@ -109,7 +109,7 @@ def fill(path: Path, answers: dict[str, Any]) -> Path:
 
 
 def everything(path: Path) -> dict[str, Any]:
-    """An answer to each question of a form."""
+    """Returns an answer to each question of a form."""
     return {name: ANSWERS.get(name, f"answer {name}") for name in yaml.safe_load(path.read_text())}
 
 
@@ -132,7 +132,7 @@ def test_a_form_asks_each_open_question_once_and_says_where_its_answer_goes(
 
 
 def test_ids_that_people_have_filled_stay() -> None:
-    """A renamed or removed id would refuse the answers of earlier releases: add ids alone."""
+    """Never rename or remove ids, only add: otherwise answers for earlier releases are refused."""
     assert list(list_questions()) == IDS
 
 

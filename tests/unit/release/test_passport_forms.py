@@ -1,4 +1,4 @@
-"""Forms and tables say what the bundle says, and what they do not say is visibly empty."""
+"""Forms and tables state what the bundle states; all other fields are visibly empty."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_an_entry_is_valid_and_shows_every_property(read: Bundle, whole: bool) -
 
 
 def test_an_entry_states_what_one_unit_pays_for_everything(read: Bundle) -> None:
-    """Not the price of the weights alone, where test results or other releases cost more."""
+    """It is more than the epsilon of the weights if test results or other releases cost more."""
     loss = entry(with_everything(read))["deployment"]["privacy_loss"]
     assert loss["privacy_parameters"] == {"epsilon": 5.5, "delta": 1e-5}
     said = loss["privacy_parameters_details"].splitlines()
@@ -190,7 +190,7 @@ def test_a_claim_names_public_data_and_what_others_must_know(read: Bundle) -> No
 @pytest.mark.parametrize("name", list_forms())
 @pytest.mark.parametrize("text", [*HOSTILE, "''", "name: ''", "null", "# x", "{published}"])
 def test_no_text_of_a_person_changes_a_form(read: Bundle, name: str, text: str) -> None:
-    """Texts arrive whole, and every other value and comment stays."""
+    """A text appears unchanged, and all other values and comments stay."""
     carded = read.facts.model_copy(update={"card": CardFacts(intended_use="use")})
     plain = write_form(list_fields(replace(read, facts=carded)), name, DAY)
     backbone = read.facts.backbone.model_copy(update={"name": text})
@@ -224,7 +224,7 @@ def list_markdown(entry: Any, schema: Any = SCHEMA) -> list[str]:
 
 
 def find_names(schema: Any, wanted: Any) -> set[str]:
-    """Returns the properties of a schema that have a type."""
+    """Returns the names of a schema's properties that equal `wanted`."""
     of = schema.get("properties", {})
     here = {name for name, each in of.items() if each == wanted}
     return here.union(*(find_names(each, wanted) for each in of.values()))
@@ -237,7 +237,7 @@ def keys(value: Any) -> Any:
 
 
 def rows(page: str) -> dict[str, str]:
-    """The answers of a page by their question."""
+    """Maps each question of a page to its answer."""
     cells = [line[2:-2].split(" | ") for line in page.splitlines() if line.startswith("| ")]
     assert {len(row) for row in cells} == {3}
     return {ask: answer for _, ask, answer in cells if ask != "question"}
@@ -265,7 +265,7 @@ def test_each_question_has_a_row_and_none_is_answered_without_a_field(read: Bund
 
 
 def test_each_field_of_a_question_is_a_field_of_some_release(read: Bundle) -> None:
-    """A misspelt field would look like a fact that the bundle leaves out."""
+    """A misspelt field would look like a fact that the bundle lacks."""
     recalls = {**measured(), "worst_class": WORST}
     chosen = {"rule": "rule 1", "head": "prototypes"}
     public = {**read.statement["public_data"], "subsample": {"fraction": 0.5, "public_seed": 1}}
@@ -290,7 +290,7 @@ def test_each_field_of_a_question_is_a_field_of_some_release(read: Bundle) -> No
 
 
 def test_answers_are_the_values_of_the_bundle(read: Bundle) -> None:
-    """By a release with patients, a test result, a calibration and sites."""
+    """The release has patients, a test result, a calibration and sites."""
     found = rows(answer_questions(list_fields(with_everything(read))))
     for ask, wanted in {
         "How much may the weights cost a training unit?": ["0.999996", "one training image"],

@@ -1,4 +1,4 @@
-"""Passports of real releases, valid by the schema of the registry and read by another reader."""
+"""Passports of real releases are valid by the registry's schema and readable by another library."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ TESTED = {"evaluate": {"epsilon": 2}}
 
 
 def of_images(folder: Path) -> Path:
-    """As the tutorial's release: images, a test result, nothing else."""
+    """Makes a release as in the tutorial: images and a test result."""
     write_features(folder)
     return release(folder, study(folder, **TESTED))
 
 
 def of_patients(folder: Path) -> Path:
-    """Patients of two images each, with calibrated probabilities."""
+    """Makes a release with two images per patient and calibrated probabilities."""
     write_features(folder, images_per_patient=2)
     return release(folder, study(folder, of_patients=True, calibrate={"epsilon": 8}, **TESTED))
 
@@ -79,7 +79,7 @@ def test_a_passport_of_a_real_release_says_what_it_is_about(
     trained = compose_epsilon(statement["mechanisms"])
     tests = [statement[name] for name in ("evaluation", "calibration") if statement.get(name)]
     tested = [one for block in tests for one in block["mechanisms"]]
-    # No split tables: nobody compared the images of both sides, so one may pay for both.
+    # Without split tables the sides' images were not compared, so a unit may pay on both.
     both = compose_epsilon([*statement["mechanisms"], *tested])
     assert paid == {"epsilon": pytest.approx(both, rel=1e-3), "delta": 1e-4}
     assert (both > 4 * trained) == (kind is of_patients), "test units pay more than training units"
@@ -111,7 +111,7 @@ def test_another_reader_of_crates_finds_the_same(made: tuple[Callable[[Path], Pa
     assert crate.root_dataset["license"]["name"].startswith("empty")
 
 
-# Readers' questions about each document, by the field that has the answer.
+# Questions that readers have about each document, by the field with the answer.
 ASKED = (
     *("promise", "delta", "unit", "composition", "sure", "spent", "limit", "choice", "assumption"),
     *("measured", "released", "audited", "sites", "engine_limits", "to_patients"),
@@ -119,7 +119,7 @@ ASKED = (
 
 
 def plain(text: str) -> str:
-    """A document's text without marks of HTML and Markdown, in lower case."""
+    """Returns a document's text in lower case, without HTML and Markdown marks."""
     text = html.unescape(re.sub(r"<[^>]+>", " ", text))
     return " ".join(re.sub(r"[\\*`]", "", text).lower().split()).removesuffix(".")
 

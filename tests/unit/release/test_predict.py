@@ -1,4 +1,4 @@
-"""Predictions: those of stored features, whatever holds the images; faults listed, not fatal."""
+"""Predictions equal those from stored features, for every kind of input; faults are listed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def predictor(bundle: Path) -> Predictor:
 
 
 def expected(folder: Path, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Softmax probabilities of feature rows by plain arithmetic, for rows of unit length."""
+    """Returns softmax probabilities of feature rows, normalised to unit length, by plain NumPy."""
     weights = read_bundle(folder).weights.astype(np.float64)
     unit = features / np.linalg.norm(features.astype(np.float64), axis=1, keepdims=True)
     scores = unit @ weights[:, :-1].T + weights[:, -1]
@@ -81,7 +81,7 @@ ROWS = 50
 
 @pytest.fixture(scope="module")
 def cifar(tmp_path_factory: pytest.TempPathFactory, test_data: Path) -> Path:
-    """A dataset of real images."""
+    """Prepares a dataset of real images."""
     folder = tmp_path_factory.mktemp("cifar10")
     source = {
         "source": "parquet",
@@ -143,7 +143,7 @@ def test_predictions_are_those_of_stored_features(
     store = store_of(cifar, tmp_path / "store", backbone, dtype=dtype)
     options: dict[str, Any] = {"dtype": dtype, "dimension": store.dimension, "scale": 5.0}
     folder = write_release(tmp_path / "bundle", backbone, **options)
-    # A bundle's facts from the store equal the backbone's own description.
+    # A bundle's facts, taken from the store, equal the backbone's own description.
     facts = read_bundle(folder).facts.backbone
     assert facts.options == store.backbone_options
     assert facts.weights_sha256 == store.weights_sha256
@@ -166,7 +166,7 @@ def test_predictions_are_those_of_stored_features(
 
 
 def test_rows_depend_on_no_other_row(tmp_path: Path) -> None:
-    """One image more, a broken one among them, or other threads change no bit of a row."""
+    """A row stays bit-identical if images are added, one is broken, or the thread count changes."""
     network = {"family": "timm", "model": "test_vit", "pretrained": False}
     folder = write_release(tmp_path / "bundle", network)
     for row in range(40):
@@ -308,7 +308,7 @@ def test_standard_output_has_the_table_alone(
 
 
 def test_a_calibrated_release_has_probabilities_and_sets(tmp_path: Path) -> None:
-    """Also where its scores are no logits."""
+    """Scores that are not logits are calibrated, too."""
     for row in range(20):
         picture(row, (8, 8)).save(tmp_path / f"{row:02d}.png")
     pixels = {"family": "pixels", "size": 8}
@@ -367,7 +367,7 @@ def test_an_image_of_another_size_is_a_fault_where_nothing_is_resized(tmp_path: 
 
 
 def test_grey_bits_of_a_release_hold_for_new_images(tmp_path: Path) -> None:
-    """Twelve bits in a file of 16 are the picture of 8 bits, from a file and in memory."""
+    """Twelve-bit values in a 16-bit file equal the 8-bit picture, from a file and in memory."""
     grey = picture(1, (8, 8), "L")
     scaled = np.round(np.asarray(grey, np.float64) * (4095 / 255)).astype(np.uint16)
     twelve = Image.fromarray(scaled)
@@ -387,7 +387,7 @@ def test_grey_bits_of_a_release_hold_for_new_images(tmp_path: Path) -> None:
 
 
 def test_a_release_of_scaled_decoding_decodes_new_files_so(tmp_path: Path) -> None:
-    """Files and MLflow's inputs become Pillow's draft at 1/4; images in memory keep all pixels."""
+    """Files and MLflow's inputs are decoded by Pillow's draft at 1/4, unlike images in memory."""
     pixels = {"family": "pixels", "size": 8}
     plain, scaled = (
         write_release(tmp_path / name, pixels | more, scale=9.0)
@@ -430,7 +430,7 @@ def test_a_feature_beyond_the_dtype_is_a_fault(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Bundles of a checkpoint, and two files of weights."""
+    """Writes a bundle whose backbone has a checkpoint, and two files of weights."""
     folder = tmp_path_factory.mktemp("networks")
     for seed, name in enumerate(("right.pth", "wrong.pth")):
         torch.manual_seed(seed)
@@ -448,7 +448,7 @@ def test_a_checkpoint_is_the_one_of_the_release(networks: Path, bundle: Path) ->
     assert str(networks) not in text
     sha256 = json.loads(text)["backbone"]["weights_sha256"]
     predictor = Predictor.load_bundle(bundle, checkpoint=networks / "right.pth", device="cpu")
-    assert predictor.backbone.layers == {}  # a head takes none of them
+    assert predictor.backbone.layers == {}  # the head uses no layers
     with refuses(ConfigError, "--checkpoint FILE", "right.pth", sha256):
         Predictor.load_bundle(bundle)
     with refuses(ConfigError, "checkpoint", networks / "gone.pth"):
@@ -490,7 +490,7 @@ def test_a_backbone_that_computes_something_else_is_refused(
 def test_a_gpu_s_processes_predict_what_threads_do(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From files, one of them unreadable, and from images in memory."""
+    """Inputs are files, one of them unreadable, and images in memory."""
     pictures = [picture(seed) for seed in range(40)]
     for seed, image in enumerate(pictures):
         image.save(tmp_path / f"{seed:02d}.png")
@@ -514,5 +514,5 @@ def test_a_gpu_s_processes_predict_what_threads_do(
 
 
 def altered(bundle: Path, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """A copy of a bundle with another bundle.json, whose sums are right."""
+    """Copies a bundle with a changed bundle.json and correct hashes."""
     return edit_file(Path(shutil.copytree(bundle, folder)), FACTS_FILE, change)

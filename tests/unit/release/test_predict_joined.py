@@ -1,4 +1,4 @@
-"""Bundles of a joined backbone: every member is loaded and run, here and in one ONNX file."""
+"""Bundles of a joined backbone: every member is loaded and run, also in one ONNX file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def describe_member(one: BackboneFacts) -> dict[str, Any]:
 
 
 def write_joined(folder: Path, *members: BackboneFacts) -> Path:
-    """Writes a bundle of a joined backbone with the members' facts, and a random head."""
+    """Writes a bundle of a joined backbone with the members' facts and a random head."""
     single = read_bundle(folder.with_name("first"))
     options = {
         "family": "joined",
@@ -59,7 +59,7 @@ def write_joined(folder: Path, *members: BackboneFacts) -> Path:
         versions={},
         members=members,
     )
-    width = 64 + 96  # of the two models
+    width = 64 + 96  # the sum of both models' widths
     weights = np.random.default_rng(3).normal(size=(3, width + 1)).astype(np.float32)
     facts = single.facts.model_copy(update={"backbone": joined, "dimension": width})
     return write_files(folder, facts, weights=weights, arrays={}, statement=single.statement)
@@ -67,7 +67,7 @@ def write_joined(folder: Path, *members: BackboneFacts) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of two networks, `both`, whose weights are the files first.pth and second.pth."""
+    """Writes the bundle `both` of two networks, with the weights in first.pth and second.pth."""
     folder = tmp_path_factory.mktemp("joined")
     members = []
     for name, model in MODELS.items():

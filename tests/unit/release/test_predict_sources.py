@@ -1,4 +1,4 @@
-"""Where a stranger's bundle may load weights and code from: nowhere, unless a person agrees."""
+"""Bundles from strangers load weights and code only from sources that the user permits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.refusals import change_values, refuses
 
 
 class Loaded(Exception):
-    """The backbone would be loaded now, by these options."""
+    """Stops a test where the backbone would be loaded, with its options."""
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_repository_or_a_function_needs_its_own_permission(
         (of("timm", pretrained=False), {"pretrained": False}),
         (of("timm", model_args={"depth": 1}), {"model_args": {"depth": 1}}),
         (of("open_clip", pretrained="laion_2-b"), {"pretrained": "laion_2-b"}),
-        # a head takes the last block's features alone
+        # a head uses only the features of the last block
         (of("timm", layers=[0], token="class"), {"layers": [], "token": None}),
     ],
 )

@@ -1,4 +1,4 @@
-"""`dpprobe predict` on files of vectors: the same answers as in Python, and what is refused."""
+"""`dpprobe predict` on files of vectors: the same answers as in Python, and refused files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write_vectors(path: Path, values: Any) -> Path:
 def test_a_table_has_the_answers_of_python(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a file is read in several blocks."""
+    """A file may be read in several blocks."""
     monkeypatch.setattr(embedding_files, "BLOCK_ROWS", 50)
     X = make_rows(3).X
     parts = {

@@ -1,4 +1,4 @@
-"""Tables of predictions: the class that is named, thresholds, files that other tools read."""
+"""Tables of predictions: the predicted class, thresholds, and files that other tools can read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def of_labels(facts: BundleFacts) -> BundleFacts:
 def test_the_most_probable_class_that_reaches_its_threshold_is_named(
     facts: BundleFacts, row: list[float], thresholds: dict[str, float]
 ) -> None:
-    """Else the most probable one without a threshold; 0.7 reaches 0.7, though float32 rounds."""
+    """Otherwise, the best class without a threshold is named. Float32 values of 0.7 reach 0.7."""
     reached = [name for name, limit in thresholds.items() if row[NAMES.index(name)] >= limit]
     candidates = reached or [name for name in NAMES if name not in thresholds]
     best = max(row[NAMES.index(name)] for name in candidates)
@@ -104,7 +104,7 @@ ROWS = (
     Prediction("i,1", "a", VALUES, None, ("a|b", True)),
     Prediction('i"2', None, None, "bad, very"),
     Prediction("3", "b", VALUES[::-1], None, ("b", False)),
-    Prediction("=1+1", "=b", VALUES, None, ("=b", False)),  # formulas to a spreadsheet
+    Prediction("=1+1", "=b", VALUES, None, ("=b", False)),  # a spreadsheet takes them as formulas
 )
 
 

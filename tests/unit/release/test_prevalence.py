@@ -1,4 +1,4 @@
-"""Probabilities at another clinic's class frequencies: Bayes' rule, and its estimate."""
+"""Probabilities at another clinic's class frequencies: Bayes' rule, and their estimate."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_bundle(folder: Path, options: dict[str, Any]) -> Bundle:
 
 
 def posterior(points: npt.NDArray[Any], shares: Any) -> npt.NDArray[np.float64]:
-    """Bayes' rule on the densities of three normal classes."""
+    """Applies Bayes' rule to the densities of three normal classes."""
     densities = [multivariate_normal(mean=centre).pdf(points) for centre in CENTRES]
     joint = np.column_stack(densities) * np.asarray(shares)
     return np.asarray(joint / joint.sum(axis=1, keepdims=True))
@@ -55,7 +55,7 @@ def posterior(points: npt.NDArray[Any], shares: Any) -> npt.NDArray[np.float64]:
 def test_probabilities_follow_bayes_rule(
     tmp_path: Path, options: dict[str, Any], answered: list[float], asked: Any, wanted: Any
 ) -> None:
-    """Classes without a stated frequency keep their proportions in training."""
+    """Classes without a stated frequency stay in their training proportions."""
     points = np.random.default_rng(1).normal(size=(50, 2))
     shares = Prevalence.of_bundle(make_bundle(tmp_path, options), asked)
     adapted = shares.adapt(posterior(points, answered).astype(np.float32))
@@ -66,17 +66,17 @@ def test_probabilities_follow_bayes_rule(
 def test_unlabelled_images_tell_their_prevalence(
     tmp_path: Path, options: dict[str, Any], answered: list[float]
 ) -> None:
-    """The share of an image's most probable class would be far off."""
+    """Counting the most probable classes would be far off."""
     wanted, generator = np.array([0.9, 0.02, 0.08]), np.random.default_rng(2)
     labels = generator.choice(3, size=40_000, p=wanted)
     points = CENTRES[labels] + generator.normal(size=(len(labels), 2))
     values = posterior(points, answered)
     found = Prevalence.of_bundle(make_bundle(tmp_path, options), "estimate").estimate(values)
     assert found.wanted is not None
-    # A frequency's standard error is at least sqrt(0.9 * 0.1 / 40000) = 0.0015.
+    # The standard error of a frequency is at least sqrt(0.9 * 0.1 / 40000) = 0.0015.
     np.testing.assert_allclose(found.wanted, wanted, atol=0.008)
     assert np.abs(np.bincount(values.argmax(1)) / len(labels) - wanted).max() > 0.03
-    # At the maximum of the likelihood, the mean of the adapted probabilities is the estimate.
+    # At the maximum of the likelihood, the mean adapted probability equals the estimate.
     mean = posterior(points, found.wanted).mean(axis=0)
     np.testing.assert_allclose(mean, found.wanted, atol=1e-6)
     with refuses(DataError, "no image"):

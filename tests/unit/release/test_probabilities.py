@@ -1,4 +1,4 @@
-"""Prediction sets, abstention, and what of a statement's calibration is believed."""
+"""Prediction sets, abstention, and the values of a stated calibration that are accepted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROBABILITIES = st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.3, 0.7, 1.0]), min_si
 
 
 def offering(*coverages: float) -> Calibration:
-    """A calibration whose threshold for a coverage is 1 - coverage."""
+    """Returns a calibration whose threshold for each coverage is 1 - coverage."""
     return Calibration(scale=1.0, offset=0.0, thresholds={each: 1 - each for each in coverages})
 
 
@@ -28,7 +28,7 @@ def offering(*coverages: float) -> Calibration:
 def test_a_set_has_all_classes_from_the_threshold_and_the_most_probable_one(
     drawn: list[float], threshold: float | None
 ) -> None:
-    """A probability that is shown as the threshold reaches it, though float32 rounds it."""
+    """A probability that prints like the threshold reaches it, despite float32 rounding."""
     values = np.array(drawn, np.float32)
     rule = SetRule(threshold=threshold, abstain_below=None)
     held, abstain = rule.apply_to(values)
@@ -58,10 +58,10 @@ def test_with_a_limit_only_less_probable_predictions_abstain(
 @pytest.mark.parametrize(
     ("offered", "asked", "chosen"),
     [
-        ((0.8, 0.95, 0.99), None, 0.95),  # the lowest from 90%
+        ((0.8, 0.95, 0.99), None, 0.95),  # the smallest of at least 90%
         ((0.99, 0.95, 0.8), None, 0.95),  # in any order
         ((0.8, 0.9), None, 0.9),
-        ((0.8, 0.85), None, 0.85),  # the largest, where none is from 90%
+        ((0.8, 0.85), None, 0.85),  # the largest if none is at least 90%
         ((0.8, 0.95, 0.99), 0.8, 0.8),
         ((0.8, 0.95, 0.99), 0.99, 0.99),
         ((), None, None),

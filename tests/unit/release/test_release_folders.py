@@ -1,4 +1,4 @@
-"""The folders of a release: a bundle that no entry lists, and a copy that may end anywhere."""
+"""Folders of a release: bundles that no entry lists, and interrupted copies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.refusals import check_tokens, refusal_of, refuses
 def test_a_bundle_that_no_entry_lists_is_found_among_others(
     tmp_path: Path, unlisted: str | None
 ) -> None:
-    """The other folders are bundles of other data, and folders that are no bundles."""
+    """Other folders are bundles of other data, or no bundles."""
     known = []
     for name, facts in {
         "a": "[]",
@@ -50,7 +50,7 @@ def test_a_bundle_that_no_entry_lists_is_found_among_others(
 def test_the_file_that_marks_a_bundle_is_copied_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy may end anywhere, and a folder with this file counts as whole."""
+    """A copy may be interrupted, and a folder with this file counts as complete."""
     (tmp_path / "staged").mkdir()
     for name in ("heads.safetensors", "SHA256SUMS", "A", "statement.json"):
         (tmp_path / "staged" / name).write_text(name)
@@ -70,7 +70,7 @@ def test_a_publication_completes_a_bundle_and_alters_no_file(tmp_path: Path) -> 
     folders = ReleaseFolders("first", output, tmp_path / "ledger.jsonl")
     output.mkdir()
     (output / "A").write_text("whole A")
-    (output / ".B.123.partial").write_text("wh")  # of an interrupted copy
+    (output / ".B.123.partial").write_text("wh")  # left by an interrupted copy
     folders.publish(staged)
     assert {path.name for path in output.iterdir()} == {"A", "B", "SHA256SUMS"}
     assert all(path.read_text() == f"whole {path.name}" for path in output.iterdir())
@@ -96,7 +96,7 @@ def test_hidden_folders_are_of_one_entry_and_dropped_with_it(tmp_path: Path) -> 
 
 
 def test_each_folder_of_bundles_is_noted_once_beside_its_ledger(tmp_path: Path) -> None:
-    """Also a name with a line break, and beside a note that a full disk cut off."""
+    """Names may have a line break, and the last line may be cut off by a full disk."""
     odd = tmp_path / "else\nwhere"
     for dataset, folder in (("a", odd), ("b", tmp_path), ("a", odd), ("a", tmp_path / "x/../r")):
         note_releases(tmp_path / "data" / dataset / "ledger.jsonl", folder)

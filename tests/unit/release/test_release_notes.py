@@ -1,4 +1,4 @@
-"""Release notes compare what was measured, and nothing else."""
+"""Release notes compare measured results only."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.unit.release.ledger.test_ledger import DELTA, booking
 
 
 def result(value: float, low: float, high: float, metric: str = "macro_accuracy") -> dict[str, Any]:
-    """The parts of a statement with a test result that the notes read."""
+    """Returns the parts of a statement with a test result that the notes read."""
     block = measured(metric, value) | {"interval": [low, high]}
     plain = {"unit": "image", "public_data": {}, "epsilon_realised": 1.0}
     return with_tested({**plain, "evaluation": block})
 
 
 USEFUL = result(0.86, 0.82, 0.90)
-# 12 test units at a small epsilon: an interval that holds nearly all accuracies
+# 12 test units at a small epsilon: the interval covers nearly all accuracies
 USELESS = result(0.499, 0.03, 0.98)
 
 
@@ -61,7 +61,7 @@ def test_a_result_that_is_not_measurable_has_no_difference(
 def test_results_differ_if_their_intervals_do_not_meet(
     metric: str, now: int, before: int, wide: int, narrow: int
 ) -> None:
-    """By hand, in whole percent: margins add up, whatever images both results share."""
+    """Margins are added, even if the results share images; here by hand in whole percent."""
     said = state_difference(
         result(now / 100, (now - wide) / 100, (now + wide) / 100, metric),
         result(before / 100, (before - narrow) / 100, (before + narrow) / 100, metric),
@@ -73,7 +73,7 @@ def test_results_differ_if_their_intervals_do_not_meet(
     elif difference < -margin - 1e-9:
         verdict = "lower than before"
     elif abs(difference) == margin:
-        return  # rounding decides
+        return  # depends on rounding
     assert verdict in said, said
     digits = re.findall(r"[-+][\d.]+(?<!\.)", said)
     wanted = [difference, difference - margin, difference + margin]
@@ -93,14 +93,14 @@ def leaves(values: dict[str, Any], place: str = "") -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """The first release."""
+    """Returns the first release."""
     place = tmp_path_factory.mktemp("old") / "v1"
     return read_bundle(write_example(place, evaluation=measured()))
 
 
 @pytest.fixture(scope="module")
 def new(old: Bundle) -> Bundle:
-    """A release of the same head that replaces the first."""
+    """Returns a release of the same head that replaces the first."""
     place = old.folder.with_name("v2")
     made = write_example(place, name="lesions_v2", predecessor=old.folder, evaluation=measured())
     return read_bundle(made)
@@ -115,7 +115,7 @@ def altered(bundle: Bundle, statement: dict[str, Any], **facts: Any) -> Bundle:
 
 
 def section(text: str, title: str) -> list[str]:
-    """The lines of a section without empty ones."""
+    """Returns the non-empty lines of a section."""
     after = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
     return [line for line in after.splitlines() if line]
 

@@ -105,7 +105,7 @@ def test_other_keys_are_refused_in_a_line(folder: Path) -> None:
 
 
 def test_a_key_is_read_from_a_plain_file_alone(tmp_path: Path) -> None:
-    """Whoever reads a pipe may wait for its writer for ever."""
+    """Reading a pipe might wait forever for its writer."""
     private, _ = write_keys(tmp_path)
     assert read_private_key(private)
     os.mkfifo(tmp_path / "pipe")

@@ -1,4 +1,4 @@
-"""Bounds of a stated plan, and its price to a patient."""
+"""Bounds of a stated plan, and its epsilon for a patient."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_patient_pays_as_a_group_of_their_images(plan: Plan) -> None:
                 stated_plans.check_patients(of_three)
     for free in (None, Patients(images=None, epsilon=None)):
         stated_plans.check_patients(replace(plan, patients=free))
-    for images, epsilon in ((3, None), (None, 2.0)):  # a price needs a number of images
+    for images, epsilon in ((3, None), (None, 2.0)):  # an epsilon needs a number of images
         with refuses(PrivacyError, "patients", epsilon, images):
             stated_plans.check_patients(
                 replace(plan, patients=Patients(images=images, epsilon=epsilon))
@@ -90,7 +90,7 @@ def test_the_first_lines_of_a_statement_are_those_of_a_private_release(tmp_path:
             read_promise(folder, facts)
 
 
-# Values that are computed again agree with those stated up to the last digits of numbers.
+# Recomputed values must agree with the stated values, up to the last digits of numbers.
 
 
 NUMBERS = st.floats(1e-3, 1e6) | st.integers(1, 10**6)
@@ -159,12 +159,12 @@ def test_what_is_no_number_is_refused(stated: Any) -> None:
         agree(1.0, stated)
 
 
-# The price of what was read from test units, computed again and by other libraries.
+# The epsilon of parts that used test units, recomputed here and by other libraries.
 
 
 @pytest.fixture
 def tested() -> Plan:
-    """One release of noise 2, with the price of a Gaussian of mu 1/2."""
+    """Returns a plan of one release with noise 2, whose epsilon is that of mu = 1/2."""
     epsilon = gaussian_epsilon(0.5, 1e-5)
     return Plan(
         mechanisms=(gaussians(2.0),),
@@ -205,7 +205,7 @@ def test_another_epsilon_or_target_is_named(tested: Plan, factor: float) -> None
 def test_no_other_library_computes_clearly_less(
     tested: Plan, shares: list[float | None], right: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library that has no answer, or a looser bound, contradicts nothing."""
+    """A library without an answer, or with a looser bound, is no contradiction."""
 
     def compare(plan: Plan) -> Any:
         assert plan.realised_epsilon <= plan.epsilon

@@ -1,4 +1,4 @@
-"""Values of strangers' files are read strictly: a number is a number, and nothing else is."""
+"""Values in strangers' files are read strictly: numbers are numbers, and nothing else is."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_number_is_read_as_a_float(value: float) -> None:
     "value", [True, None, "1", [1], {"a": 1}, 1e300, -1e300, math.inf, math.nan, 10**400]
 )
 def test_what_is_no_number_is_named(value: Any) -> None:
-    """Python takes True for 1; other readers do not."""
+    """Python treats True as 1; other readers do not."""
     with refuses(DataError, "noise", repr(value)):
         stated_values.read_real("noise", value)
 
@@ -96,7 +96,7 @@ def test_a_block_has_its_keys_and_no_others(value: Any) -> None:
 
 @pytest.mark.parametrize("content", ["", "[]", '"x"', "{", '{"a": 1, "a": 2}', '{"a": NaN}', "7"])
 def test_a_file_is_one_json_object(tmp_path: Path, content: str) -> None:
-    """Readers differ in which of two equal keys they take."""
+    """Of two equal keys, some readers use the first and some the last."""
     path = tmp_path / "privacy.json"
     path.write_text(content)
     with refuses(DataError, "privacy.json"):

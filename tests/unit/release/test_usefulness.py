@@ -29,7 +29,7 @@ def refusal(**given: Any) -> str | None:
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
-    """A benchmark of four classes with two seeds."""
+    """Returns a benchmark of four classes with two seeds."""
     return read_cell(write_cell(tmp_path_factory.mktemp("cell"), rows=120, seeds=2))
 
 
@@ -42,7 +42,7 @@ def changed(
     never: Sequence[Sequence[int]] = ((), ()),
     **more: Any,
 ) -> CellRecord:
-    """A record whose headline's interval begins at `low`, and another AUC's at `auc_low`."""
+    """Returns a record with a headline interval from `low` and an AUC interval from `auc_low`."""
     known = record.summary["accuracy"]
     summary = {
         name: known.model_copy(update={"both_low": begins})
@@ -63,7 +63,7 @@ def changed(
         ("accuracy", 0.1, ("accuracy", "0.250", "0.100")),
         ("accuracy", 0.2501, None),
         ("accuracy", None, ("accuracy", "0.250")),
-        ("macro_accuracy", 0.25, ("macro accuracy", "0.250")),  # recall 1 of one in four
+        ("macro_accuracy", 0.25, ("macro accuracy", "0.250")),  # one of four classes with recall 1
         ("macro_accuracy", 0.26, None),
     ],
 )
@@ -82,7 +82,7 @@ def test_the_headline_s_interval_begins_above_a_constant_prediction(
 def test_a_ranking_that_may_be_chance_is_one_fault(
     record: CellRecord, low: float, fault: bool
 ) -> None:
-    """For every headline metric; with the AUC as headline there is one fault, not two."""
+    """The fault applies to every headline metric; AUC as headline gives one fault, not two."""
     as_headline = changed(record, headline="auc", low=low)
     for each in (changed(record, auc_low=low), as_headline):
         said = [one for one in benchmark_faults(each) if "AUC" in one]
@@ -119,7 +119,7 @@ def test_a_class_that_a_minority_of_seeds_never_predicts_is_no_fault(tmp_path: P
 
 
 def test_of_several_labels_none_need_be_predicted(tmp_path: Path) -> None:
-    """A label that is present in few images is rarely above one half, and still ranks well."""
+    """A label in few images rarely exceeds one half, but may still be ranked well."""
     labels = read_cell(write_cell(tmp_path, class_names="abc", multi_label=True, quality=0.0))
     shown = labels.model_copy(
         update={
@@ -157,7 +157,7 @@ def test_without_a_benchmark_the_planner_names_a_number_that_is_enough(
     check_tokens(said, f"40 training {unit}s", f"{classes} classes", "epsilon 0.1")
     enough = int(said.partition("about ")[2].partition(" are")[0].replace(",", ""))
     assert refusal(benchmark=None, facts=replace(few, n=enough)) is None, "as it says"
-    # nothing is known of several labels per image
+    # for several labels per image nothing is known
     assert refusal(benchmark=None, facts=replace(few, multi_label=True)) is None
 
 
@@ -166,7 +166,7 @@ def test_without_a_benchmark_the_planner_names_a_number_that_is_enough(
 def test_a_benchmark_that_balances_otherwise_tells_only_how_well_the_head_ranks(
     tmp_path: Path, classes: int, ranks: bool
 ) -> None:
-    """With two classes the AUC decides; with more the planner decides, by public facts."""
+    """With two classes the AUC decides; with more the planner decides, from public facts."""
     shares = (1.05 - 0.05 * classes, *[0.05] * (classes - 1))
     path = write_cell(
         tmp_path,
@@ -181,7 +181,7 @@ def test_a_benchmark_that_balances_otherwise_tells_only_how_well_the_head_ranks(
         seed["never_predicted"] = [1]
     write_json(path, record)
     facts = replace(FACTS, n=50_000, classes=classes, epsilon=4.0)
-    for balanced in (None, False):  # the cell is as the release: never predicting b counts
+    for balanced in (None, False):  # balanced as the release: never predicting b counts
         refused = refusal(benchmark=path, facts=facts, balanced=balanced)
         assert refused
         check_tokens(refused, "b")
@@ -204,13 +204,13 @@ def check(metric: Headline, labels: Any) -> str | None:
 @pytest.mark.parametrize(
     ("counts", "remedy"),
     [
-        ([60, 30], None),  # twice as many is not more than twice
+        ([60, 30], None),  # exactly twice as many is allowed
         ([61, 30], "`metric: auc` or `metric: macro_accuracy`"),
         ([30, 61], "`metric: auc` or `metric: macro_accuracy`"),
         ([50, 45, 5], "`metric: macro_accuracy`"),
         ([9, 9, 9], None),
         ([7], None),
-        ([9, 0, 9], None),  # no row of a class is no rare class
+        ([9, 0, 9], None),  # a class without rows is not rare
     ],
 )
 def test_an_accuracy_of_classes_that_are_unequal_is_refused(
@@ -232,7 +232,7 @@ def test_an_accuracy_of_classes_that_are_unequal_is_refused(
 def test_an_accuracy_of_labels_of_which_one_is_rare_or_common_is_refused(
     present: list[int], refused: bool
 ) -> None:
-    """With 40 rows, 13 or 27 rows with a label are a ratio above one to two."""
+    """Of 40 rows, 13 or 27 with a label are more unequal than one to two."""
     labels = (np.arange(40)[:, None] < present).astype(np.int8)
     said = check("accuracy", labels)
     assert (said is not None) == refused

@@ -1,4 +1,4 @@
-"""Vectors for a head: rows of files, and one file per item, read as in training."""
+"""Vectors for a head: rows of files, or one file per item, read as in training."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained_on(bundle: Path, **preprocessing: str) -> BundleFacts:
-    """The facts of a head that was trained on items' files."""
+    """Returns the facts of a head that was trained on files of items."""
     facts = read_facts(bundle)
     backbone = facts.backbone.model_copy(update={"preprocessing": preprocessing})
     return facts.model_copy(update={"backbone": backbone})
@@ -78,7 +78,7 @@ def test_items_are_pooled_as_in_training(
 
 
 def test_a_release_of_pooled_items_is_loaded(bundle: Path) -> None:
-    """A backbone of vectors knows nothing of files, so these facts are not compared with it."""
+    """A backbone of vectors does not record facts about files, so they are not compared with it."""
     loaded, facts = (
         Predictor.load_bundle(bundle).backbone,
         trained_on(bundle, pool="max", array="x"),

@@ -1,4 +1,4 @@
-"""The table of test results, for people and for programs."""
+"""The table of test results, for readers and for programs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _entries() -> dict[Any, Any]:
 
 
 def _shown(grid: Grid) -> tuple[list[str], list[list[str]], str]:
-    """Returns the titles, the rows and the first note of the table for people."""
+    """Returns the titles, the rows and the first note of the table for readers."""
     table = accuracy_table(grid)
     rows = [[f"**{c.text}**" if c.bold else c.text for c in row] for row in table.rows]
     return [column.title for column in table.columns], rows, table.notes[0]

@@ -1,4 +1,4 @@
-"""The end of a study on a terminal: short, with a verdict and what to do next."""
+"""The end of a study in the terminal: short, with a verdict and the next steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _describe(monkeypatch: pytest.MonkeyPatch, grid: Grid, folder: Path = Path("
 
 
 def _rows(lines: list[str], first: int = 1) -> list[list[str]]:
-    """Returns the cells of the table's lines, from its titles on."""
+    """Returns the cells of the table, starting with its titles."""
     table = lines[first : lines.index("")]
     return [re.split("  +", line) for line in table]
 

@@ -1,4 +1,4 @@
-"""Figures and tables are planned where a study has what they compare."""
+"""Figures and tables are planned if a study has the data that they compare."""
 
 from __future__ import annotations
 

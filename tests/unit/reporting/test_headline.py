@@ -1,4 +1,4 @@
-"""The verdict on the best private head, and what makes it less sure."""
+"""The verdict on the best private head, and the reasons to doubt it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AUC = Measure(headline="auc", num_classes=2, labels=1)
 def _best(
     entry: Entry, *, free: Entry | None = None, epsilon: float = 0.5, measure: Measure = ACCURACY
 ) -> Best:
-    """The best of one private head, perhaps beside a non-private baseline."""
+    """Returns the best of one private head, with or without a non-private baseline."""
     entries = {("d", epsilon, "x", "m"): entry}
     if free is not None:
         entries["d", math.inf, "x", "free"] = free
@@ -166,7 +166,7 @@ def test_a_result_that_differs_from_the_baseline_has_no_doubt() -> None:
 
 
 def test_a_small_difference_is_within_noise_and_a_wide_one_needs_more_images() -> None:
-    """Sides of 1.2 and 1.6 by 0.9 and 1.2: 1.5 and 2.0 around a difference of 0."""
+    """Half-widths 1.2 and 1.6 combine with 0.9 and 1.2 to 1.5 and 2.0, around a difference of 0."""
     near = _private(84.0, both_low=82.8, both_high=85.6)
     same = _best(near, free=_free(84.0, both_low=82.8, both_high=84.9))
     assert baseline_doubt(same).startswith(
@@ -180,7 +180,7 @@ def test_a_small_difference_is_within_noise_and_a_wide_one_needs_more_images() -
     assert "within noise (95% CI of the difference -2.0 to +2.0" in baseline_doubt(exact)
     wide = _private(80.0, both_low=70.0, both_high=88.0, test_units=50)
     far = _best(wide, free=_free(86.0, both_low=80.0, both_high=92.0))
-    doubt = baseline_doubt(far)  # -6, from 11.7 below to 10 above: 50 * (10 / 6)^2 = 139 images
+    doubt = baseline_doubt(far)  # -6, with 11.7 below and 10 above: 50 * (10 / 6)^2 = 139 images
     needed = f"{round_count(139):,} test examples needed."
     assert doubt == (
         "Too few test examples to distinguish it from the non-private baseline (95% CI of the "

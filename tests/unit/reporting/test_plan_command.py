@@ -1,4 +1,4 @@
-"""The command that predicts."""
+"""The command `dpprobe plan`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exhibits stand in their places, and each study makes those that it asks for, and its report."""
+"""Exhibits are registered once, and each study makes its exhibits and its report."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REPORTED = ("write_tables", "write_dataset_table", "write_paper_tables")
 
 
 class Drawn:
-    """A study drawn by a seed, with stand-in results of each of its jobs."""
+    """A random study (by seed), with stand-in results of all its jobs."""
 
     def __init__(self, root: Path, seed: int) -> None:
         draw = random.Random(seed)
@@ -131,7 +131,7 @@ class Drawn:
         return [Path(path) for path in exhibit.list_files(self.study, str(self.results), places)]
 
     def report(self, figures: Sequence[Path]) -> str:
-        """Writes the report; returns the words at the end of the run."""
+        """Writes the report; returns the summary for the terminal."""
         tables = [
             Path(path)
             for exhibit in EXHIBITS
@@ -150,7 +150,7 @@ class Drawn:
             "manifests": [],
             "tables": tables,
             "figures": [path for path in figures if path.suffix == ".svg"],
-            # as the rule lists them, with their predictions
+            # as in the rule, with the predictions
             "zero_shot": [
                 path.with_name(name)
                 for path in self.zero_shot
@@ -161,7 +161,7 @@ class Drawn:
         return describe_study(self.results, inputs["summaries"])
 
 
-# The last has all methods, three data sets and few cells.
+# The last seed has all methods, three datasets and few cells.
 @pytest.mark.parametrize("seed", [*range(10), 11, 38])
 def test_every_study_is_shown(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(declaration.FORMATS, "figure", ("svg",))

@@ -20,7 +20,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def finish(folder: str, seconds: int) -> None:
-    """Leaves the results of two datasets, the last of them at that time."""
+    """Writes summaries of two datasets, the second with the modification time `seconds`."""
     for number, name in enumerate(("scans", "lesions")):
         summary = Path(folder, f"summary/{name}.parquet")
         summary.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a site offers and agrees to: which offers are taken, and what all sites agree on."""
+"""Offers and agreements of sites: which offers are accepted, and the terms of all sites."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plain_json(values: Any) -> bytes:
 
 
 def sign_offer(folder: Path, by: str, name: str = "north", **changes: Any) -> Path:
-    """Writes any values as the offer of `name`, which the site `by` signed."""
+    """Writes any values as an offer of `name` that is signed by the site `by`."""
     values = make_offer(name).model_dump() | changes
     text = canonical_json({**values, "signature": agreements.sign_values(SIGNERS[by], values)})
     path = offer_path(folder, name)

@@ -1,4 +1,4 @@
-"""Messages of sites: whatever is swapped, replayed, missing, doubled or damaged is refused."""
+"""Messages of sites: swapped, replayed, missing, doubled or damaged messages are refused."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_total_is_that_of_all_sites_and_a_message_alone_tells_nothing(folder
     _, masked = exchange.read_message(exchange.message_path(1, "east"), "east")
     for n, one in zip(counts, masked, strict=True):
         assert not np.isin(one.numbers, (3 * n, 4 * n, 7 * n)).any()
-    # else the difference of two sums of one name is exact
+    # with equal masks, the difference of two sums of one name would be exact
     masks = {int((one.numbers - 3 * n)[0]) for n, one in zip(counts, masked, strict=True)}
     assert len(masks) == len(counts)
 
@@ -113,7 +113,7 @@ def test_a_private_folder_that_lacks_a_sent_message_sends_nothing_more(folder: P
     exchange = open_exchange(folder, "east")
     sent, path = exchange.private / "sums-1.safetensors", exchange.message_path(1, "east")
     before = path.read_bytes()
-    path.write_bytes(before[:40])  # a damaged copy is no message of this site
+    path.write_bytes(before[:40])  # a damaged copy is not a message of this site
     with pytest.raises(DataError, match=r"damaged .*; remove it"):
         exchange.check_messages()
     path.unlink()
@@ -133,7 +133,7 @@ def test_a_private_folder_that_lacks_a_sent_message_sends_nothing_more(folder: P
 
 
 def test_masks_and_noise_belong_to_the_totals_before(folder: Path) -> None:
-    """Sites with other totals of a round learn so, and what they sent tells nothing."""
+    """Sites whose totals of a round differ are told so, and their messages reveal nothing."""
     send(folder)
     east, north = (open_exchange(folder, name) for name in NAMES)
     rounds, zeros = east.read_rounds(), make_sum(0)
@@ -159,10 +159,10 @@ def test_masks_and_noise_belong_to_the_totals_before(folder: Path) -> None:
 
 
 def test_files_of_others_move_no_site_to_another_round(folder: Path) -> None:
-    """Else a round's noise would hide the sums of two messages, whose difference is exact."""
+    """Otherwise one noise would cover the sums of two messages, and their difference is exact."""
     exchange = open_exchange(folder, "east")
     exchange.folder.mkdir()
-    for name in NAMES:  # somebody writes files of round 1 while the site computes its sums
+    for name in NAMES:  # others write files of round 1 while the site computes its sums
         exchange.message_path(1, name).touch()
         assert exchange.read_rounds() == []
         with pytest.raises(DataError, match=f"{name}.*damaged"):
@@ -210,7 +210,7 @@ def test_swapped_and_replayed_messages_are_refused(folder: Path) -> None:
     exchange = open_exchange(folder, "east")
     east, north = (exchange.message_path(1, name) for name in NAMES)
     whole = north.read_bytes()
-    shutil.copyfile(east, north)  # of another site
+    shutil.copyfile(east, north)  # from another site
     with pytest.raises(PrivacyError, match=r"not signed by the key that `sites.members` has"):
         exchange.read_rounds()
     north.write_bytes(whole)
@@ -243,7 +243,7 @@ NOT_JSON_FOR_ALL = [
 
 def write_sparse(path: Path) -> None:
     path.touch()
-    os.truncate(path, 2**40)  # 1 TiB that needs no room
+    os.truncate(path, 2**40)  # a sparse file of 1 TiB
 
 
 def link_fifo(path: Path) -> None:
@@ -283,7 +283,7 @@ def test_whatever_lies_in_place_of_a_file_is_refused_at_once(
     }[place]
     path.unlink(missing_ok=True)
     write(path)
-    if path.is_symlink() and not path.exists():  # as if it were missing
+    if path.is_symlink() and not path.exists():  # treated like a missing file
         with suppress(DataError):
             read()
         return
@@ -323,7 +323,7 @@ def change_value(values: Any, place: tuple[Any, ...]) -> None:
 def change_fact(
     values: dict[str, Any], place: tuple[Any, ...], *, signed: bool, lost: bool = False
 ) -> None:
-    """Changes or removes a value of a file; with `signed` its site signs the change."""
+    """Changes or removes a value of a file; with `signed`, its site signs the change."""
     if lost:
         reduce(lambda inner, key: inner[key], place[:-1], values).pop(place[-1])
     else:
@@ -341,7 +341,7 @@ OFFER = {**make_offer("north").model_dump(), "signature": "00" * 64}
 def test_each_field_of_an_offer_is_held_by_its_signature_and_by_the_agreement(
     place: tuple[Any, ...], signed: bool, folder: Path
 ) -> None:
-    """A site that signs another offer has another agreement, whose messages nobody takes."""
+    """Signing another offer leads to another agreement, whose messages all other sites refuse."""
     for name in NAMES:
         write_offer(folder, make_offer(name), SIGNERS[name])
     before = Agreement.make(read_offers(folder, MEMBERS)).digest
@@ -357,7 +357,7 @@ def test_each_field_of_an_offer_is_held_by_its_signature_and_by_the_agreement(
     assert after != before
 
 
-# What is said of a changed fact that its site signed.
+# Words of the refusal for each changed fact that its site signed.
 MESSAGE_FACTS: dict[tuple[Any, ...], str] = {
     ("format",): "of another format (dpprobe-site-sum0,",
     ("format_version",): "of version 3, newer than",
@@ -372,7 +372,7 @@ MESSAGE_FACTS: dict[tuple[Any, ...], str] = {
     ("sums", 0, "symmetric"): "a value in its sums has a wrong type",
     ("sums", 0, "sha256"): "the file's numbers have changed",
 }
-FIRST = ("format_version", "symmetric", "sha256")  # held before the signature
+FIRST = ("format_version", "symmetric", "sha256")  # checked before the signature
 
 
 @pytest.mark.parametrize(("signed", "lost"), [(False, False), (True, False), (True, True)])
@@ -443,7 +443,7 @@ def plain_hash(values: Any) -> str:
 
 
 def draw_mask(use: str, one: str, other: str, size: int) -> Any:
-    """The mask of two sites as the protocol has it: X25519, HKDF, and AES-256 in counter mode."""
+    """Computes the mask of two sites by the protocol: X25519, HKDF, and AES-256 in counter mode."""
     shared = SECRETS[one].key.exchange(SECRETS[other].key.public_key())
     pair = " ".join(sorted((one, other)))
     info = f"dpprobe mask; sites {pair}; {use}".encode()
@@ -458,7 +458,7 @@ def describe(name: str, numbers: Any, **facts: Any) -> dict[str, Any]:
 
 
 def test_messages_of_three_sites_are_as_the_protocol_says(folder: Path) -> None:
-    """Signature, hashes, transcript and masks are computed again by the library alone."""
+    """Signature, hashes, transcript and masks are recomputed only with cryptography libraries."""
     (folder / "west").mkdir()
     facts: dict[str, Any] = {"step": 0.5, "deviation": 9.0, "symmetric": False}
     totals: list[list[Sum]] = []
@@ -507,9 +507,9 @@ def test_messages_of_three_sites_are_as_the_protocol_says(folder: Path) -> None:
 
 
 class ExchangeOfSites(RuleBasedStateMachine):
-    """Three sites that send, lose, restore and repeat whatever they like, in any order.
+    """Three sites that send, lose, restore and repeat messages in any order.
 
-    Nobody may ever see two messages of a site and round, and every total is the plain sum.
+    Nobody may ever see two messages of one site and round, and every total must be the plain sum.
     """
 
     def __init__(self) -> None:
@@ -525,7 +525,7 @@ class ExchangeOfSites(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     def number_of(self, name: str, before: int) -> int:
-        """What a site sends: it follows from all earlier totals, as a step of a fit does."""
+        """Returns the number that a site sends, from all earlier totals as in a step of a fit."""
         return 3 * before + ALL.index(name) + 1
 
     @rule(name=st.sampled_from(ALL))
@@ -556,7 +556,7 @@ class ExchangeOfSites(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(ALL))
     def lose_totals(self, name: str) -> None:
-        """As after a crash: totals are added up again from the messages."""
+        """Deletes totals, as after a crash: they are added up again from the messages."""
         for path in (self.folder / name).glob("total-*"):
             path.unlink()
         self.restored.add(name)

@@ -1,4 +1,4 @@
-"""A site adds its share of the noise to its sums, once per release, and takes totals as given."""
+"""A site adds its share of noise to its sums, once per release, and uses totals as given."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def open_noise(_place: int, _exact: Sum) -> RoundedGaussian:
 def ask(
     local: np.ndarray, share: Callable[[float], float], totals: Any = (), **options: Any
 ) -> tuple[Sum, ...]:
-    """The numbers of a site that is asked for one sum."""
+    """Returns the numbers of a site that is asked for one sum."""
     shared = SharedSums(totals, open_noise=open_noise, share=share)
     with pytest.raises(SumsMissing) as caught:
         shared.add_up("sums", local, **(FACTS | options))
@@ -50,9 +50,9 @@ def ask(
 
 
 def attack(total: np.ndarray, shift: float) -> float:
-    """Balanced accuracy of the best guess, by likelihood ratio, whether a unit moved each number.
+    """Returns the balanced accuracy of the likelihood-ratio test of whether a unit moved a number.
 
-    It moved those of the second half.
+    A unit moved the numbers of the second half.
     """
     guessed = total > shift / 2
     half = len(total) // 2
@@ -61,8 +61,7 @@ def attack(total: np.ndarray, shift: float) -> float:
 
 @pytest.mark.parametrize("colluders", [1, 2])
 def test_what_colluders_can_subtract_leaves_the_noise_that_is_priced(colluders: int) -> None:
-    """The server and the colluders pool all: the advantage stays at that of mu; one more and it
-    is above."""
+    """If server and colluders pool all they know, the advantage is mu's; with one more, larger."""
     mu, half = 1.0, TRIALS // 2
     shift = mu * DEVIATION
 
@@ -182,7 +181,7 @@ def mask(site: str, numbers: np.ndarray, use: str = "round 1") -> np.ndarray:
 
 
 def add(numbers: Iterable[np.ndarray]) -> np.ndarray:
-    """The sum of int64 numbers as words, modulo 2^64."""
+    """Returns the sum of int64 numbers as words, modulo 2^64."""
     total = np.zeros(SIZE, dtype=np.uint64)
     for each in numbers:
         total += each.view(np.uint64)
@@ -307,7 +306,7 @@ def test_a_trusted_aggregator_trains_the_bits_of_one_place(head: str, sizes: lis
 def test_sites_with_one_public_file_train_the_bits_of_one_place(
     tmp_path: Path, moment: str | None
 ) -> None:
-    """The released mean is shrunk towards the public mean, and the public rows may whiten."""
+    """The released mean is shrunk towards the public mean, and public rows may whiten."""
     public = tmp_path / "public.npy"
     draw = np.random.default_rng(8).normal(2, 1, size=(90, DIMENSION))
     np.save(public, draw.astype(np.float32))
@@ -345,7 +344,7 @@ def test_each_site_draws_its_share_from_its_own_stream(colluders: int | None) ->
         assert site.share_noise(100.0) == share
         name = "noise of gram" if colluders is None else f"noise of gram at site {number}"
         wanted = RoundedGaussian(SEEDED.open_keystream(7, name))
-        for place in range(2):  # one stream gives all releases of a mechanism
+        for place in range(2):  # one stream serves all releases of a mechanism
             drawn = site.open_noise(place, zero).draw_numbers(9, 50.0)
             np.testing.assert_array_equal(drawn, wanted.draw_numbers(9, 50.0))
 

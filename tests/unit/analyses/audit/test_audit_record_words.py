@@ -1,4 +1,4 @@
-"""Bounds and powers of audits in words: never more than was measured."""
+"""Bounds and powers of audits in words: they never claim more than was measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon: naive oracles, coverage by simulation, power, scores that cannot be."""
+"""Lower bounds on epsilon: naive references, simulated coverage, power, and impossible scores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DELTA = 1e-5
 
 
 def coin_flips(mu: float, runs: int, seed: int) -> tuple[Scores, Scores]:
-    """Scores of a Gaussian mechanism's best attack, of runs that a fair coin made in or out."""
+    """Draws scores of the best attack on a Gaussian mechanism; a coin puts each run in or out."""
     generator = np.random.default_rng(seed)
     member = generator.random(runs) < 0.5
     scores = generator.normal(size=runs) + mu * member
@@ -39,7 +39,7 @@ def share_above(count: int, trials: int, error: float) -> float:
 
 
 def naive_rates(inside: Scores, outside: Scores, error: float) -> list[tuple[float, float]]:
-    """Bounds of true and false positive rates at the 1st, 2nd, 4th, ... largest out score."""
+    """Bounds true and false positive rates at the 1st, 2nd, 4th, ... largest out score."""
     places = [2**power for power in range(20) if 2**power <= len(outside)]
     rates, each = [], error / len(places) / 2
     for place in places:
@@ -50,7 +50,7 @@ def naive_rates(inside: Scores, outside: Scores, error: float) -> list[tuple[flo
 
 
 def slow_bound(scores: tuple[Scores, Scores], delta: float, group: int) -> float:
-    """The epsilon at which no rate contradicts the chain of a group any more."""
+    """Returns the smallest epsilon at which no rate contradicts the bound for a group."""
     rates = naive_rates(*scores, 0.1)
 
     def excess(epsilon: float) -> float:
@@ -87,7 +87,7 @@ def test_bounds_of_rates_equal_slow_loops(name: str, group: int, delta: float) -
 
 @pytest.mark.parametrize("mu", [0.0, 0.25, 1.0])
 def test_bounds_exceed_the_truth_no_more_often_than_stated(mu: float) -> None:
-    """At a confidence of 0.8, where a wrong split of the error shows, over 200 draws."""
+    """Runs 200 draws at confidence 0.8, at which a wrong split of the error would show."""
     truth = gaussian_epsilon(mu, DELTA) if mu else 0.0
     draws = [coin_flips(mu, 400, seed) for seed in range(200)]
     above = sum(epsilon_lower_bound(*draw, DELTA, 0.8) > truth for draw in draws)
@@ -95,7 +95,7 @@ def test_bounds_exceed_the_truth_no_more_often_than_stated(mu: float) -> None:
 
 
 def test_pure_randomised_response_is_not_exceeded() -> None:
-    """(epsilon, 0)-DP attained at its corner."""
+    """Randomised response attains (epsilon, 0)-DP at its corner."""
     epsilon, generator = 1.0, np.random.default_rng(0)
     truthful = math.exp(epsilon) / (1 + math.exp(epsilon))
     above = 0
@@ -141,7 +141,7 @@ def test_options_that_cannot_be_are_refused() -> None:
 
 @given(runs=st.integers(1, 3000), share=st.floats(0, 1), confidence=st.floats(0.5, 0.999))
 def test_an_accuracy_is_bounded_exactly(runs: int, share: float, confidence: float) -> None:
-    """Above the bound so many right runs are likelier than the error; at it as likely."""
+    """At the bound, at least this many correct runs have exactly the probability 1 - confidence."""
     correct = round(share * runs)
     bound = accuracy_lower_bound(correct, runs, confidence)
     if correct == 0:
@@ -151,7 +151,7 @@ def test_an_accuracy_is_bounded_exactly(runs: int, share: float, confidence: flo
 
 
 def test_a_group_s_bound_is_one_on_each_canary() -> None:
-    """Among 400 audits of a group of five, no more exceed one canary's epsilon than is stated."""
+    """Of 400 audits of a group of five, at most the stated share exceeds one canary's epsilon."""
     group, mu, delta = 5, 0.3, 1e-5
     truth, generator = gaussian_epsilon(mu, delta), np.random.default_rng(8)
     bounds = []

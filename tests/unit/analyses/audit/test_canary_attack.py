@@ -1,4 +1,4 @@
-"""The likelihood ratio of all releases: its distribution, and what a replay shows beside it."""
+"""Likelihood ratios of all releases: their distribution, and other results of a replay."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_without_sampling_the_ratio_is_normal_about_half_of_mu_squared(name: str
 
 
 def test_the_ratio_of_a_sample_weighs_every_number_of_canaries() -> None:
-    """A ratio's mean under "out", exponentiated, is 1: the martingale of a likelihood ratio."""
+    """Likelihood ratios have mean 1 under "out", and so do their inverses under "in"."""
     attack = attack_on("sampled_exact_sgd", noise=3.0)
     scored = run(attack, 400)
     ratios = np.exp(scored.releases[~scored.members])
@@ -87,7 +87,7 @@ def test_a_replay_keeps_the_order_of_seeds_whichever_seed_released_first() -> No
 def test_what_one_canary_uses_of_a_sensitivity_is_its_longest_change(
     name: str, joined: int
 ) -> None:
-    """Canaries that are in together share the change; in a sample each canary is alone."""
+    """Canaries that are in together share the change; with sampling, each canary counts alone."""
     attack = attack_on(name)
     seed = derived_seed(2, "0")
     _, recorder = attack._train_heads(attack.worlds[0], [seed], present=False)
@@ -105,12 +105,12 @@ def test_what_one_canary_uses_of_a_sensitivity_is_its_longest_change(
 @pytest.mark.parametrize("rate", [1.0, 0.3])
 @pytest.mark.parametrize("group", [1, 4])
 def test_the_ratio_of_releases_is_that_of_the_mixture_s_densities(rate: float, group: int) -> None:
-    """Outputs x of N(j d, s) with j of k canaries in a batch, against N(0, s), by SciPy."""
+    """The reference is SciPy: N(j d, s), mixed over j of k canaries in a batch, against N(0, s)."""
     generator = np.random.default_rng(0)
     changes, outputs, deviation = generator.normal(size=7), generator.normal(size=7), 1.7
     wanted = 0.0
     for change, output in zip(changes, outputs, strict=True):
-        if rate == 1:  # all canaries are in, and `change` is of all together
+        if rate == 1:  # all canaries are in, and `change` is their joint change
             density = norm.pdf(output, change, deviation)
         else:
             density = sum(
@@ -153,7 +153,7 @@ def test_heads_differ_also_by_what_they_release_beside_their_weights() -> None:
 def test_units_of_the_two_worlds_have_as_many_rows_as_they_may(
     n: int, rows: int, classes: int
 ) -> None:
-    """Unit i has 1 to `rows` copies of a row in turn, each of weight 1 / copies; canaries most."""
+    """Unit i has 1 to `rows` copies of a row in turn, of weight 1 / copies; canaries have most."""
     shape = Shape(n=n, dimension=5, num_classes=classes, multi_label=False, rows_per_unit=rows)
     worlds = make_worlds(shape, group=4, length=2.0, seed=1, label=classes - 1)
     others = min(64, n - 4)

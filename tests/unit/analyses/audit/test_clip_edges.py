@@ -1,4 +1,4 @@
-"""Canaries just below, at and just above the clipping norm show a clip that is 1% too loose."""
+"""Canaries just below, at and just above the clipping norm reveal clipping that is 1% too loose."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Patch = Callable[[], AbstractContextManager[object]]
 
 @contextmanager
 def spare_band() -> Iterator[None]:
-    """Clips no row up to 1% longer than the clipping norm; clips longer rows as they should be."""
+    """Leaves rows up to 1% above the clipping norm unclipped, and clips longer rows correctly."""
     make_design = Design.__init__
 
     def make_loose(design: Design, *args: Any, **options: Any) -> None:
@@ -45,7 +45,7 @@ def spare_band() -> Iterator[None]:
 
 @contextmanager
 def loosen_all() -> Iterator[None]:
-    """Clips to 1.01 of the norm in the code of every engine."""
+    """Clips to 1.01 times the norm in the code of every engine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(controls, "LATE_ROW", 0)
         patch.setattr(controls, "UNCLIPPED", 1.01)
@@ -79,18 +79,18 @@ def test_no_sum_of_right_code_changes_by_more_than_its_sensitivity(name: str) ->
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_clip_that_is_looser_by_one_percent_changes_sums_by_more(name: str) -> None:
-    """By at least the share of the canary above the norm."""
+    """The excess is at least that of the canary above the norm."""
     assert max(measure(ALL[name], loosen_all).values()) > 1.0049
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_clip_that_spares_norms_just_above_shows_at_these_norms_alone(name: str) -> None:
     method = ALL[name]
-    # 1.005 in the row, beside a constant of half the norm, which is not clipped
+    # the row is 1.005 long; the constant, half the norm, is not clipped
     least = math.hypot(1.005, 0.5) / math.hypot(1, 0.5)
     assert max(measure(method, spare_band).values()) > least - 1e-4
     cell, _ = make_cell(method, spare_band)
-    for length in (30.0, 1000.0):  # long canaries are clipped as they should be
+    for length in (30.0, 1000.0):  # long canaries are clipped correctly
         plan = plan_of(method, N, noise=3.0)
         worlds = make_worlds(cell.shape, group=1, length=length, seed=3)
         long = Attack(method=method, plan=plan, claim=plan, worlds=(), patch=spare_band)

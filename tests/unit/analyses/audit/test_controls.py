@@ -1,4 +1,4 @@
-"""The tests of an audit catch every broken mechanism of every method, and no right one."""
+"""The tests of an audit catch every broken mechanism of every method, and no correct mechanism."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.plan import Plan
 from tests.support.audits import METHODS, head, plan_of
 
-# The heads' own clipping norms: no gradient is longer in three steps from zero.
+# Heads with their default clipping norms, which no gradient exceeds in three steps from zero.
 _FULL = {
     "batch_size": "full",
     "steps": 3,
@@ -35,7 +35,7 @@ _FULL = {
     "normalize": "l2",
     "learning_rate": 0.1,
 }
-# For each fault the tests that are made for it, whatever else may notice it.
+# For each test or set of tests, the faults that it is made for; other tests may notice them, too.
 NOTICED = {
     ("variance",): ("noise_off", "half_noise", "exact_class", "exact_first_step", "exact_bias"),
     ("sensitivity", "replayed_sums"): (
@@ -78,10 +78,10 @@ OTHERS = {
     "sgd": METHODS["sgd"],
     "sampled_exact_sgd": METHODS["sampled_exact_sgd"].model_copy(update={"steps": 6}),
 }
-# Patients, of 7 images on average, with more features and classes than in the attacked heads.
+# Patients with 7 images on average; more features and classes than in the attacked heads.
 N, WIDE, CLASSES = 180, 170, 12
-# Of these heads, which release a matrix, the late features and words come earlier: a matrix of 170
-# features has 14,706 numbers, one of 48 has 1,225.
+# Heads that release a matrix: late features and words come earlier here, because a matrix of 170
+# features has 14,706 numbers, and one of 48 has 1,225.
 MATRICES = ("newton", "feature_covariance", "momentum_whitened")
 FEW, LATE = 48, {"LATE_FEATURE": 40, "_WORDS": 500}
 
@@ -105,7 +105,7 @@ def named_cell(name: str, monkeypatch: pytest.MonkeyPatch, seed: int) -> white_b
 
 
 def drawn(plan: Plan) -> tuple[float, float, float]:
-    *_, item = plan.mechanisms  # each norm multiplies its sensitivity once
+    *_, item = plan.mechanisms  # each norm enters the last one's sensitivity once
     return item.noise_scale, item.sample_rate, item.count
 
 
@@ -121,7 +121,7 @@ def absent_controls(name: str, method: MethodOptions) -> set[str]:
 def test_a_right_mechanism_is_looked_at_twice_at_half_of_the_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A look after ten runs and one after forty share the error of one audit."""
+    """The looks after ten and after forty runs share the error of one audit."""
     cell = cell_of(SEVEN["sgd"])
     right = Control("right", "nothing", cell.attack)
     _, record = cell.attack_control(right, "test")
@@ -142,7 +142,7 @@ def test_every_control_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     given: dict[str, Any] = {"group": cell.canary_count, "seed": 5, "made": cell.made}
     for control in make_controls(cell.attack, cell.shape, **given):
         _, records[control.name] = cell.attack_control(control, "test")
-        if not isinstance(control.attack, str):  # neither the noise nor the claim is a fault
+        if not isinstance(control.attack, str):  # neither noise nor claim is faulty
             assert drawn(control.attack.plan) == pytest.approx(drawn(cell.attack.plan))
             told = control.attack.claim == cell.attack.claim
             assert told == (control.name != "half_sample_rate")
@@ -179,7 +179,7 @@ def test_controls_leave_the_code_as_it_was() -> None:
 def test_late_rows_do_not_apply_where_no_gradient_is_longer_than_the_bound(
     norm: float, reason: str | None
 ) -> None:
-    """Rows [x, 1] with |x| = 1 and a residual of at most sqrt(2) have gradients of at most 2."""
+    """Rows [x, 1] with |x| = 1 and residuals of at most sqrt(2) have gradients of at most 2."""
     cell = cell_of(SEVEN["sgd"].model_copy(update={"max_grad_norm": norm}))
     given: dict[str, Any] = {"group": cell.canary_count, "seed": 5, "made": cell.made}
     (late,) = (
@@ -212,7 +212,7 @@ def test_a_right_mechanism_is_not_refuted(name: str, monkeypatch: pytest.MonkeyP
         ("exact_late_features", "features", 160),
         ("late_rows", "rows", 128),
         ("dropped_rows", "rows", 1024),
-        ("repeated_words", "features", 249),  # 4 classes of 250 numbers
+        ("repeated_words", "features", 249),  # 4 classes with 250 numbers each
     ],
 )
 def test_a_control_of_late_parts_applies_from_the_first_that_it_breaks(
@@ -237,11 +237,11 @@ def test_a_control_of_late_parts_applies_from_the_first_that_it_breaks(
             assert changes[name](one, []).equal(one.output) == (more == 0)
 
 
-# what each control does to a release, a head or rows
+# Effects of each control on a release, a head or rows
 
 
 def release(shape: tuple[int, ...], *, seed: int = 0, name: str = "a") -> Release:
-    """A release of classes (3, 5), a vector (4) or a symmetric matrix (4, 4)."""
+    """Returns a release of classes (3, 5), a vector (4) or a symmetric matrix (4, 4)."""
     sums, noise = torch.randn((2, *shape), generator=torch.manual_seed(seed), dtype=torch.float64)
     if shape == (4, 4):
         sums, noise = sums + sums.T, noise + noise.T
@@ -252,7 +252,7 @@ SHAPES = [(3, 5), (4,), (4, 4)]
 
 
 def noise_left(change: Any, one: Release, earlier: list[Release] | None = None) -> torch.Tensor:
-    """The noise of a broken release, divided by the noise of the right one."""
+    """Returns the noise of a broken release, divided by that of the correct release."""
     share: torch.Tensor = (change(one, earlier or []) - one.sums) / one.noise
     return share
 
@@ -319,7 +319,7 @@ def test_all_classes_or_features_share_one_noise(shape: tuple[int, ...]) -> None
     shared = controls.share_noise(one, []) - one.sums
     if shape == (3, 5):
         wanted = one.noise[:1].expand(3, 5)
-    else:  # off the diagonal of a symmetric matrix the variance is half
+    else:  # off the diagonal, a symmetric matrix has half the variance
         wanted = torch.full(shape, float(one.noise.flatten()[0])).double()
         if len(shape) == 2:
             wanted = wanted * torch.where(torch.eye(4) > 0, 1.0, 0.5**0.5)
@@ -345,13 +345,13 @@ def test_exact_counts_of_classes_are_added_to_the_biases(labels: Any, counts: li
     faint = controls.add_counts(HEADS, data, share=1e-3).weights - HEADS.weights
     assert (plain[:, :, :-1] == 0).all()
     assert plain[:, :, -1].tolist() == [counts, counts]
-    # relative to the largest weight of each head: 30 and 18
+    # relative to the largest weights of the heads, 30 and 18
     wanted = 1e-3 * np.outer([30, 18], counts)
     np.testing.assert_allclose(faint[:, :, -1], wanted, atol=1e-5)
 
 
 def patients() -> TrainingSet:
-    """Two patients, of one and of three images, in classes 2 and 5 of seven; and a unit of none."""
+    """Returns patients with one and three images in classes 5 and 2 of seven, and an empty unit."""
     numbered = Units.number_units(["a", "b", "b", "b"])
     units = replace(numbered, starts=np.append(numbered.starts, 4))
     features = torch.tensor([[3.0, 4.0], [1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
@@ -399,7 +399,7 @@ def made_controls(name: str) -> dict[str, Any]:
 
 
 def test_clipping_is_loosened_with_the_claimed_noise_kept() -> None:
-    """Rows may be eight times as long; the deviation of the noise is that of the claim."""
+    """Rows may be eight times as long, but the noise has the claimed deviation."""
     made = made_controls("sampled_exact_sgd")
     right, loose = made["right"], made["no_clipping"]
     assert loose.method.max_grad_norm == 8 * right.method.max_grad_norm

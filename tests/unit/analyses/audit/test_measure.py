@@ -1,4 +1,4 @@
-"""The audit job reuses current audits and repeats stale ones; the attacks are made up."""
+"""The audit job reuses up-to-date audits and repeats stale ones; the attacks are stubs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Result = tuple[dict[str, Any], dict[str, Any]]  # parts of the record, and colum
 
 @dataclass
 class _Attacks:
-    """Stands in for both attacks, and notes what it was asked."""
+    """Replaces both attacks, and records the arguments of their calls."""
 
     white: list[dict[str, Any]] = field(default_factory=list)
     members: list[dict[str, Any]] = field(default_factory=list)
@@ -88,7 +88,7 @@ def attacks(monkeypatch: pytest.MonkeyPatch) -> _Attacks:
 
 @dataclass(frozen=True)
 class _Audits:
-    """Audits of one folder's features."""
+    """Audits on one folder's features."""
 
     folder: Path
     calibration: Path
@@ -170,7 +170,7 @@ def test_attacks_on_real_rows_have_the_device_of_their_fit(
     monkeypatch.setattr(FitInputs, "read_rows", read_rows)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     for name in ("LEAST_STEP", "LEAST_FIT"):
-        # of the full batch, not of the small one
+        # reached by the full batch, not by the small batch
         monkeypatch.setattr(f"dpprobe.heads.fit_device.{name}", ROWS["train"] * DIMENSION * CLASSES)
     for device in ("cpu", "cuda", "cuda"):
         audits.run(ATTACKED, device=device)
@@ -193,7 +193,7 @@ def test_current_audits_are_kept_and_others_made_anew(audits: _Audits, attacks: 
     for folder in stored.iterdir():
         if audits.path("full").samefile(next(folder.glob("*.json"))):
             next(folder.glob(f"*{SCORES_SUFFIX}")).unlink()
-    audits.path("small").write_text("{}")  # a link, whose bytes are the store's
+    audits.path("small").write_text("{}")  # a link to the stored file, which is overwritten
     attacks.white.clear()
     audits.run(changed)
     assert len(attacks.white) == 2
@@ -219,7 +219,7 @@ def test_other_rows_make_attacks_anew_and_leave_an_audit_without_them(
     write_features(audits.folder, splits=["train"], shift=1.0)
     audits.run(ATTACKED)
     assert len(attacks.members) == 4
-    # a release may state the white-box result: nothing of the rows bears on it
+    # a release may state the white-box result, so it must not depend on the rows
     seeds = [call["seed"] for call in attacks.white]
     assert seeds[: len(seeds) // 2] == seeds[len(seeds) // 2 :]
     assert attacks.members[0]["seed"] != attacks.members[2]["seed"]
@@ -254,7 +254,7 @@ def test_public_files_are_compared_for_all_methods_and_known_by_their_content(
     )
     first, last = str(audits.folder / "first"), str(audits.folder / "last")
     method = {"head": "sgd", "init": "file"}
-    for text in ("before", "after"):  # in the last file alone
+    for text in ("before", "after"):  # only the last file changes
         Path(first).write_text("before")
         Path(last).write_text(text)
         starts = {"one": first, "two": last}
@@ -354,7 +354,7 @@ def test_a_plan_without_a_promise_claims_nothing() -> None:
     assert (claim.epsilon, claim.mu, claim.sampled) == (math.inf, None, False)
 
 
-# What decides an audit changes its identity.
+# Everything that an audit depends on changes its identity.
 
 
 def test_whatever_decides_an_audit_changes_its_identity(monkeypatch: pytest.MonkeyPatch) -> None:

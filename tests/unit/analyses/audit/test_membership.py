@@ -1,4 +1,4 @@
-"""Membership attacks find memorised rows, find nothing by chance, and accept odd data."""
+"""Membership attacks find memorised rows, find nothing by chance, and accept unusual data."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NONPRIVATE: dict[str, Any] = {"head": "nonprivate", "penalties": [1e-5], "tolera
 def random_rows(
     rows: int = 60, dimension: int = 40, classes: int = 3, *, seed: int = 0
 ) -> TrainingSet:
-    """Rows whose labels say nothing: all that a head gets right is memory."""
+    """Returns rows with random labels: a head can get them right only by memorising."""
     generator = np.random.default_rng(seed)
     features = torch.from_numpy(generator.normal(size=(rows, dimension)).astype(np.float32))
     labels = torch.from_numpy(generator.integers(classes, size=rows))
@@ -64,7 +64,7 @@ def entry(result: Result, name: str, rows: str = "all") -> dict[str, Any]:
 
 
 def half_of(data: TrainingSet) -> tuple[membership.Attacked, np.ndarray, np.ndarray]:
-    """Draws units of which a coin leaves some in; returns the coins, and the rows that are out."""
+    """Draws units and a coin for each; returns them with the coins and the rows that are out."""
     chosen = membership.draw_units(data, rows=40, mislabelled=0.0, seed=1)
     (inside,) = membership.toss_coins(chosen, 1, seed=1)
     return chosen, inside, chosen.rows[~inside[chosen.unit_of]]
@@ -79,7 +79,7 @@ def test_a_head_that_memorises_is_attacked_far_above_chance(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("batch", ["full", 16])
 def test_little_epsilon_leaves_chance(batch: int | str, tmp_path: Path) -> None:
-    """At epsilon 0.1 no attack has an AUC above 0.53."""
+    """At epsilon 0.1, no attack has an AUC above 0.53."""
     values = SGD | {"batch_size": batch, "steps": 20, "max_grad_norm": 1.0}
     result = attacked(values, random_rows(300), 0.1, tmp_path)
     for name in membership.ATTACKS:
@@ -111,7 +111,7 @@ def test_changed_labels_are_remembered_most(tmp_path: Path) -> None:
 @pytest.mark.parametrize("head", sorted(HEADS))
 @pytest.mark.parametrize("noise", [0.0, 5.0])
 def test_rows_that_are_out_have_no_influence(head: str, noise: float) -> None:
-    """The head is the same to the last bit whatever these rows and their labels are."""
+    """The head stays bit-identical if these rows and their labels change."""
     method = options(head)
     generator = np.random.default_rng(0)
     heads = []
@@ -169,11 +169,11 @@ def test_duplicates_and_rows_of_nan_are_attacked_like_others(tmp_path: Path) -> 
         assert np.isfinite(result[1]["score"]).all()
 
 
-# which units are attacked, in which groups, with which labels
+# Attacked units: which ones, in which groups, with which labels
 
 
 def rows_of(kind: str) -> TrainingSet:
-    """150 rows: of rare classes, of several labels, of patients, or of classes alike."""
+    """Returns 150 rows with rare classes, several labels, patients, or equal classes."""
     generator = np.random.default_rng(len(kind))
     features = torch.from_numpy(generator.normal(size=(150, 6)).astype(np.float32))
     labels: Any = np.repeat([0, 1, 2, 3], [70, 63, 10, 7])
@@ -236,18 +236,18 @@ def test_units_that_lost_their_coin_have_weight_0_and_others_theirs(kind: str) -
 
 @pytest.mark.parametrize(
     ("counts", "rare"),
-    # rare: together at most a tenth of all rows, and each at most half of a mean class
+    # rare classes have at most a tenth of all rows together, and half of the mean class size each
     [
         ([90, 5, 5], [1, 2]),
         ([90, 10, 0], [1]),
         ([89, 11, 0], []),
         ([50, 50, 11], [2]),
-        ([50, 50, 12], []),  # 12 of 112 are more than a tenth
+        ([50, 50, 12], []),  # 12 of 112 rows are more than a tenth
         ([10, 10, 10], []),
-        ([95, 5, 5, 5, 1], [1, 2, 4]),  # 1 + 5 + 5 of 111, and with another 5 too many
+        ([95, 5, 5, 5, 1], [1, 2, 4]),  # 1 + 5 + 5 of 111; another 5 would be too many
         ([22] * 5 + [10], [5]),
-        ([22] * 5 + [11], []),  # more than half of 121 / 6
-        ([7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 4], []),  # a class of more than half a mean one
+        ([22] * 5 + [11], []),  # 11 is more than half of the mean, 121 / 6
+        ([7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 4], []),  # 4 is more than half of the mean
     ],
 )
 def test_rare_classes_are_the_smallest_up_to_a_tenth_of_the_rows(
@@ -273,7 +273,7 @@ def test_groups_are_of_right_labels_of_wrong_ones_and_of_rare_classes() -> None:
     groups, missing = membership._group_units(drawn)
     assert missing == {}
     assert drawn.rare is not None
-    # 7 of 150 rows, and with the class of 10 more than a tenth; by the labels that were not changed
+    # 7 of 150 rows, since 10 more would exceed a tenth; by the original labels
     assert drawn.rare.tolist() == [False] * 143 + [True] * 7
     assert groups["all"].tolist() == (~drawn.mislabelled).tolist()
     assert groups["mislabelled"].tolist() == drawn.mislabelled.tolist()
@@ -294,7 +294,7 @@ def test_a_group_without_units_says_why(
 ) -> None:
     data = rows_of(kind)
     drawn = membership.draw_units(data, **{"rows": 150, **changes}, mislabelled=0.0, seed=1)
-    if "rows" in changes:  # a unit of a class that is not rare
+    if "rows" in changes:  # the unit's class is not rare
         assert drawn.rare is not None
         assert not drawn.rare.any()
     groups, missing = membership._group_units(drawn)
@@ -324,7 +324,7 @@ def test_a_patient_s_confidence_is_the_mean_over_the_images_of_each_head(tmp_pat
     assert (drawn.sizes == 2).any()
 
 
-# the record
+# The record
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -365,7 +365,7 @@ def test_the_record_has_each_attack_on_each_group_and_the_table_its_scores(
 
 
 def test_a_curve_is_described_at_the_two_rates_and_rounded_elsewhere() -> None:
-    """The last two of the curve's rates are 0.001 and 0.01."""
+    """The last two rates of the curve are 0.001 and 0.01."""
     at = np.arange(83) / 100
     low = at - 0.001
     low[-1] = math.nan
@@ -406,7 +406,7 @@ def test_what_a_plan_allows_is_the_best_attack_at_the_curve_s_rates(epsilon: flo
 
 @pytest.mark.parametrize("patients", [False, True])
 def test_units_of_null_examples_alone_are_not_attacked(patients: bool) -> None:
-    """Nobody can find them, so they would make each attack look weaker."""
+    """No attack can find them, so they would make every attack look weaker."""
     whole = random_rows(60)
     assert whole.features is not None
     features = whole.features.clone()
@@ -418,7 +418,7 @@ def test_units_of_null_examples_alone_are_not_attacked(patients: bool) -> None:
     assert drawn.units.tolist() == sorted(rows)
 
 
-# Scores of membership attacks against loops that spell them out, and intervals of attacks.
+# Scores of membership attacks against plain loops, and intervals of attacks.
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -436,7 +436,7 @@ def test_confidences_are_those_of_softmax_or_products_of_sigmoids(several: bool)
 
 
 def naive_lira(scaled: np.ndarray, members: np.ndarray, *, by_row: bool) -> np.ndarray:
-    """Carlini et al.'s algorithm 1, a target and a row at a time."""
+    """Computes algorithm 1 of Carlini et al., one target and one row at a time."""
     heads, rows = scaled.shape
     scores = np.empty((heads, rows))
     for target in range(heads):
@@ -485,7 +485,7 @@ def test_rows_whose_coins_all_fell_alike_are_no_evidence() -> None:
     values = np.random.default_rng(0).normal(size=(9, 2)) - 3
     assert (score_lira(values, members, 9) == 0).all()
     assert np.isfinite(score_rmia(values, members, 9)).all()
-    # nor are heads that agree to the last bit
+    # the same holds for heads that agree exactly
     members = np.random.default_rng(0).random((70, 5)) < 0.5
     assert np.isfinite(score_lira(np.ones((70, 5)), members, 70)).all()
 
@@ -514,7 +514,7 @@ def test_a_rate_needs_as_many_non_members_as_ten_false_positives_take() -> None:
 
 @pytest.mark.parametrize("different", [8, 1])
 def test_intervals_are_the_central_95_percent_of_heads_and_units_drawn_anew(different: int) -> None:
-    """Copies of one head (1) narrow nothing, so that weights must stay with their units."""
+    """Copies of one head (`different` = 1) do not narrow an interval: weights stay with units."""
     generator = np.random.default_rng(0)
     members = generator.random((8, 50)) < 0.5
     scores = generator.normal(size=(8, 50)) + members + generator.normal(size=(1, 50))
@@ -535,7 +535,7 @@ def test_intervals_are_the_central_95_percent_of_heads_and_units_drawn_anew(diff
 
 
 def test_scores_far_beyond_floats_have_finite_confidences_in_the_right_order() -> None:
-    """Logits of 3000 saturate: p is 1 or 0 as a float, and its logs are not."""
+    """At logits of 3000, p is exactly 1 or 0 as a float, but the logs must stay finite."""
     logits = np.array([[3000.0, -3000.0, 0.0], [-3000.0, 3000.0, 0.0]], np.float32)
     right, wrong = (
         x.tolist() for x in compute_confidences(logits, np.array([0, 0])).scaled[:, None]
@@ -543,7 +543,7 @@ def test_scores_far_beyond_floats_have_finite_confidences_in_the_right_order() -
     assert right == [3000.0]
     assert wrong == [-6000.0]
     seen = compute_confidences(logits, np.array([[1, 0, 1], [1, 0, 1]]))
-    # log p = log(1/2) for the third label, and -3000 twice for two wrong ones
+    # log p = log(1/2) for the third label, and -3000 for each of the two wrong labels
     np.testing.assert_allclose(seen.log_probability, [-math.log(2), -6000 - math.log(2)])
     np.testing.assert_allclose(seen.scaled, [0.0, -6000 - math.log(2)], atol=1e-9)
     sure = compute_confidences(np.full((1, 3), 3000, np.float32), np.array([[1, 1, 1]]))
@@ -558,7 +558,7 @@ def test_a_row_alone_beats_nobody() -> None:
 
 
 def test_rows_that_one_side_of_the_shadows_lacks_are_compared_with_the_other_alone() -> None:
-    """P is the mean over the side that there is, and equal ratios beat each other."""
+    """P is the mean over the existing side, and equal ratios count as beaten."""
     first, second = [0.5, 0.5, 0.2, 0.6], [0.25, 0.25, 0.4, 0.5]
     logs = np.log(np.array([first, second, [0.75, 0.75, 0.4, 0.5]]))
     members = np.array([[True] * 4, [True, False, True, True], [True, False, False, False]])
@@ -576,7 +576,7 @@ def test_a_perfect_attack_and_a_useless_one_have_the_curves_that_one_can_see() -
     assert (perfect.auc, useless.auc) == (1.0, 0.5)
     assert perfect.auc_interval == (1.0, 1.0)
     assert (perfect.members, perfect.non_members) == (90, 90)
-    # no false positive resolves a rate of 0; equal scores are flagged all or none
+    # a rate of 0 cannot be resolved; equal scores are flagged together
     np.testing.assert_array_equal(perfect.tpr, [math.nan, 1.0, 1.0])
     np.testing.assert_array_equal(useless.tpr, [math.nan, 0.0, 1.0])
     np.testing.assert_array_equal(perfect.low, [math.nan, 1.0, 1.0])
@@ -584,7 +584,7 @@ def test_a_perfect_attack_and_a_useless_one_have_the_curves_that_one_can_see() -
 
 @pytest.mark.parametrize("count", [76, 77, 78])
 def test_ten_false_positives_are_enough_whatever_the_rounding_of_a_rate(count: int) -> None:
-    """10 / 77 of 77 non-members are ten, though the product of floats is a little less."""
+    """Of 77 non-members, 10 / 77 are ten, although the product of floats is slightly less."""
     rate = 10 / 77
     assert 77 * rate < 10
     ranks = np.sin(np.arange(2.0 * count)).reshape(2, count)

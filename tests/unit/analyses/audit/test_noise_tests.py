@@ -24,7 +24,7 @@ Fault = Callable[[np.random.Generator, list[torch.Tensor]], None]
 
 
 def make_run(generator: np.random.Generator, fault: Fault | None = None) -> Transcript:
-    """A symmetric release and three of two classes, whose sums depend on earlier noise."""
+    """Returns a symmetric release and three of two classes; sums depend on earlier noise."""
     upper = np.triu(generator.standard_normal((4, 4)))
     off = np.triu(upper, 1) * math.sqrt(0.5)
     noise = [torch.from_numpy(np.diag(np.diag(upper)) + off + off.T)]
@@ -51,7 +51,7 @@ def p_values(seed: int, runs: int, fault: Fault | None = None) -> dict[str, floa
 
 
 def test_false_alarms_are_as_rare_as_stated() -> None:
-    """Counts false alarms in 300 audits, for all tests together and for each test alone."""
+    """Counts false alarms in 300 audits, for all tests together and for each test separately."""
     seen = [p_values(seed, 12) for seed in range(300)]
     level = 0.2
     alarms = np.mean([min(values.values()) <= level / len(values) for values in seen])
@@ -81,7 +81,7 @@ def add_even_steps(_: np.random.Generator, noise: list[torch.Tensor]) -> None:
 
 
 def clear_bit(bit: int) -> Fault:
-    """Clears one bit of the noise, counted from the lowest."""
+    """Clears one bit of the noise, counted from the lowest bit."""
 
     def change(_: np.random.Generator, noise: list[torch.Tensor]) -> None:
         whole = (noise[1] * DEVIATION / STEP).round().long()
@@ -115,7 +115,7 @@ def test_a_fault_at_any_place_is_seen(fault: Fault, test: str) -> None:
 
 
 def test_cut_noise_is_seen_as_far_as_the_stated_reach() -> None:
-    """Thirty numbers in each of some runs: a cut is refuted surely from the run that is stated on.
+    """A run has thirty numbers; a cut is surely refuted once enough runs let the reach include it.
 
     The reach follows from the normal distribution's tails alone: of N numbers none lies beyond t
     with probability (1 - 2 Phi(-t))^N.
@@ -137,7 +137,7 @@ def test_cut_noise_is_seen_as_far_as_the_stated_reach() -> None:
 
 
 def test_cut_noise_without_a_grid_is_seen_whatever_rounding_puts_above_the_cut() -> None:
-    """About half of the float32 sums with noise of 3 deviations are above 3 after rounding.
+    """About half of the float32 sums with noise of 3 deviations exceed 3 after rounding.
 
     Of 9,000 normal numbers, none lies beyond 3 with probability (1 - 2 Phi(-3))^9000 = 3e-11.
     """
@@ -156,7 +156,7 @@ def test_cut_noise_without_a_grid_is_seen_whatever_rounding_puts_above_the_cut()
 
 
 def see_batches(joined: np.ndarray) -> SeenBatches:
-    """Counts the batches of a table of who joins, bool [steps, units]."""
+    """Counts batches from a table, bool [steps, units], of the units that join each step."""
     drawn = np.nonzero(joined)[1], joined.sum(1)
     seen = SeenBatches(SimpleNamespace(draw_block=lambda _: drawn))
     seen.draw_block(len(joined))
@@ -196,7 +196,7 @@ def test_batches_must_be_poisson_at_the_promised_rate() -> None:
     assert max(seen.values()) < 1e-6, seen
 
 
-# p-values against SciPy, and what each statistic is of
+# p-values against SciPy, and the numbers that enter each statistic
 
 
 @pytest.mark.parametrize("freedom", [1, 3, 50])
@@ -209,7 +209,7 @@ def test_sums_of_squares_are_chi_square_at_both_ends(freedom: int) -> None:
 
 @pytest.mark.parametrize("counts", [[6], [0, 6], [6, 15], [20], [3, 5, 8]])
 def test_counts_are_binomial_at_both_ends(counts: list[int]) -> None:
-    """As many or fewer, and as many or more: the observed count is in both tails."""
+    """Both tails include the observed count."""
     ends = binom.cdf(min(counts), 20, 0.3), 1 - binom.cdf(max(counts) - 1, 20, 0.3)
     wanted = min(1.0, 2 * len(counts) * min(ends))
     assert noise_tests._test_counts(np.array(counts), 20, 0.3) == pytest.approx(wanted)
@@ -251,7 +251,7 @@ def test_the_share_that_is_caught_solves_the_power_s_equation() -> None:
 
 
 def squares_of(transcripts: list[Transcript], deviation: float) -> np.ndarray:
-    """Squared noise in deviations, [runs, releases, numbers]."""
+    """Returns the squared noise in deviations, [runs, releases, numbers]."""
     return np.array(
         [
             [((out - sums) / deviation).square().flatten().numpy() for out, sums in pairs]
@@ -265,14 +265,14 @@ def squares_of(transcripts: list[Transcript], deviation: float) -> np.ndarray:
 
 @pytest.mark.parametrize("scale", [1.0, 1.3])
 def test_variance_is_of_each_number_each_release_each_run_and_all(scale: float) -> None:
-    """A plain computation of the four statistics, each for as many values as it has."""
+    """Each of the four statistics is corrected for the number of its values."""
     generator = np.random.default_rng(7)
     plan = made_plan([gaussians(DEVIATION, count=3, name="rows")], 100)
     runs = []
     for _ in range(6):
         sums = torch.from_numpy(generator.normal(size=(3, 2, 4)))
         noise = torch.from_numpy(generator.normal(size=(3, 2, 4))) * DEVIATION * scale
-        # one block or several: a mechanism's releases are joined
+        # the releases of a mechanism are joined, in whatever blocks they come
         runs.append([Block("rows", sums[:1], (sums + noise)[:1], None)])
         runs[-1].append(Block("rows", sums[1:], (sums + noise)[1:], None))
     tests = NoiseTests(plan)
@@ -315,7 +315,7 @@ def test_only_some_numbers_of_a_large_release_are_compared_with_the_normal(
 
 @pytest.mark.parametrize("step", [2.0**-3, 2.0**-30])
 def test_low_bits_that_deviations_cover_are_tested(step: float) -> None:
-    """With 16 steps to a deviation one and two steps are fair coins; with many all 16 bits are."""
+    """At 16 steps per deviation, two bits are fair coins; at many more, all 16 bits are."""
     plan = made_plan([gaussians(2.0, name="vector")], 100)
     generator, tests = np.random.default_rng(3), NoiseTests(plan)
     counts = np.zeros(16, dtype=np.int64)
@@ -335,8 +335,8 @@ def test_low_bits_that_deviations_cover_are_tested(step: float) -> None:
 def test_off_the_diagonal_of_a_symmetric_matrix_deviations_are_shorter(
     steps: int, bits: int
 ) -> None:
-    """16 steps are 11.3 there, and cover one bit; 24 are 17, and cover two; each counts once."""
-    # the lowest bit is set in every other number, the second one in all
+    """Off the diagonal, 16 steps are only 11.3 and cover one bit; 24 are 17 and cover two."""
+    # the lowest bit is set in every other number, the second bit in all
     upper = np.triu(2.0 + np.indices((4, 4))[1] % 2)
     noise = torch.from_numpy(upper + np.triu(upper, 1).T)[None]
     tests = NoiseTests(made_plan([gaussians(float(steps), name="square")], 100))

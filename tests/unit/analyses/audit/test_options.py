@@ -1,4 +1,4 @@
-"""Options of audits: as many runs as can refute a claim, as many targets as heads."""
+"""Options of audits: enough runs to refute a claim, and at most as many targets as heads."""
 
 from __future__ import annotations
 

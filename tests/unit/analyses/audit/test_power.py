@@ -1,4 +1,4 @@
-"""The power of an audit against closed forms, and bounds that err on the safe side."""
+"""The power of an audit, compared with closed forms and by bounds on the safe side."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_without_sampling_all_is_the_closed_form(mu: float, factor: float) -> No
 
 
 def test_a_sampled_release_has_its_total_variation() -> None:
-    """One release on a sample: rate times the variation of the two Gaussians."""
+    """A single sampled release has the rate times the total variation of two Gaussians."""
     one = family(gaussians(0.8, 0.3))
     exact = 0.3 * (2 * norm.cdf(1 / 0.8 / 2) - 1)
     assert exact <= one.total_variation() <= exact * 1.001
@@ -73,7 +73,7 @@ def test_a_sampled_plan_errs_on_the_safe_side(sampled: PlanFamily) -> None:
 
 
 def test_simulated_likelihood_ratios_are_allowed_and_nearly_as_right(sampled: PlanFamily) -> None:
-    """The best test of all steps together, by simulation, against the total variation."""
+    """The best test of all steps, by simulation, is compared with the total variation."""
     generator, runs = np.random.default_rng(2), 40_000
     member = generator.random(runs) < 0.5
     joined = (generator.random((runs, STEPS)) < RATE) & member[:, None]
@@ -86,7 +86,7 @@ def test_simulated_likelihood_ratios_are_allowed_and_nearly_as_right(sampled: Pl
 
 
 def test_more_than_sampling_allows_gives_the_least_factor() -> None:
-    """A canary that is in no sample with probability 0.24 is not told by any noise."""
+    """The canary is in no sample with probability 0.24, and then no noise reveals it."""
     few = family(gaussians(1.0, 0.3, 4))
     factor = few.factor_of(0.9)
     assert 0 < factor < 0.5
@@ -96,7 +96,7 @@ def test_more_than_sampling_allows_gives_the_least_factor() -> None:
 @pytest.mark.parametrize("strength", [1.0, 0.7])
 @pytest.mark.parametrize("mu", [0.27, 1.67])
 def test_noise_too_small_by_the_caught_factor_is_caught(mu: float, strength: float) -> None:
-    """By simulation of the test on normal scores: so often as stated, and a smaller one less."""
+    """Simulated tests on normal scores catch the fault as often as stated; smaller faults less."""
     whole, runs, repeats = family(gaussians(1 / mu)), 1000, 2000
     caught = caught_factor(whole, runs, strength=strength)
     assert caught > 1
@@ -117,7 +117,7 @@ def test_noise_too_small_by_the_caught_factor_is_caught(mu: float, strength: flo
 def test_where_no_noise_shows_enough_nothing_is_claimed(
     noise: float, rate: float, steps: int
 ) -> None:
-    """A canary that is in no batch is not told by any noise, and one almost told by none less."""
+    """A canary in no batch is never recognised, and some are recognised too rarely at any noise."""
     caught = caught_factor(family(gaussians(noise, rate, steps)), 200)
     assert math.isnan(caught) or caught > 1
     if steps == 1:
@@ -206,7 +206,7 @@ def test_a_separation_is_the_distance_of_two_normals_of_a_total_variation(share:
 
 @pytest.mark.parametrize("bound", [1.0, 1 + 1e-12])
 def test_what_a_test_always_tells_apart_is_endlessly_far(bound: float) -> None:
-    """Rounding may take an upper bound of a total variation above 1."""
+    """Rounding may raise an upper bound on the total variation above 1."""
     assert compute_separation(bound) == math.inf
 
 

@@ -1,4 +1,4 @@
-"""A replay finds right releases equal to the reference, and faults anywhere in them."""
+"""A replay finds that correct releases equal the reference, and detects faults anywhere in them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from dpprobe.privacy.rounded_gaussian import RoundedGaussian
 from dpprobe.privacy.sampling import ExactPoissonSampler, PoissonSampler
 from tests.support.audits import METHODS, head, plan_of
 
-# Units of one image, and patients, who have 7 images on average.
+# Units of one image, and patients with 7 images on average.
 N, WIDE, CLASSES = {"image": 1100, "patient": 160}, 44, 12
 _EXACT = {"engine": "exact", "steps": 3}
 _CHANNELS = {"kind": "channels", "channels": 4, "max_mean_norm": 1.0, "max_deviation_norm": 0.5}
@@ -86,7 +86,7 @@ MORE: dict[str, MethodOptions] = {
         for name in ("sgd", "momentum", "adam", "lamb")
     },
 }
-# Rows of these methods have several labels.
+# Methods whose rows have several labels here.
 SEVERAL = (
     "least_squares_rows",
     "newton_per_class",
@@ -173,7 +173,7 @@ def test_gains_of_students_are_replayed_too(
 
 @pytest.mark.parametrize("name", [name for name in ALL if "opacus" not in name])
 def test_rows_after_the_128th_that_are_not_clipped_are_found(name: str) -> None:
-    """Whatever the normalisation and the clipping norm, some of these rows are beyond the bound.
+    """At any normalisation and clipping norm, some of these rows exceed the bound.
 
     The fault is in dpprobe's clipping, which `engine: opacus` does not use.
     """
@@ -263,7 +263,7 @@ def cut_at_four(patch: pytest.MonkeyPatch) -> None:
 
 
 def start_again(patch: pytest.MonkeyPatch) -> None:
-    """Every release of a mechanism begins its keystream anew."""
+    """Restarts the keystream in every release of a mechanism."""
 
     def make(_: Releases, name: str, seed: int) -> RoundedGaussian:
         return RoundedGaussian(BentEntropy().open_keystream(seed, f"noise of {name}"))
@@ -272,7 +272,7 @@ def start_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def share_seeds(patch: pytest.MonkeyPatch) -> None:
-    """Mechanisms of all seeds have the first seed's noise."""
+    """Gives the mechanisms of all seeds the noise of the first seed."""
     first: list[int] = []
     kept: dict[tuple[Releases, str, int], RoundedGaussian] = {}
 
@@ -285,7 +285,7 @@ def share_seeds(patch: pytest.MonkeyPatch) -> None:
 
 
 def name_no_mechanism(patch: pytest.MonkeyPatch) -> None:
-    """All mechanisms of a seed begin with the same words."""
+    """Starts all mechanisms of a seed with the same words of the keystream."""
     kept: dict[tuple[Releases, str, int], RoundedGaussian] = {}
 
     def make(self: Releases, name: str, seed: int) -> RoundedGaussian:
@@ -296,7 +296,7 @@ def name_no_mechanism(patch: pytest.MonkeyPatch) -> None:
 
 
 def spare_a_mechanism(patch: pytest.MonkeyPatch) -> None:
-    """The centre is released as it is, past the observer."""
+    """Releases the centre without noise and without telling the observer."""
     release = Releases.release_gaussian
 
     def release_some(self: Releases, name: str, sums: GridSum) -> torch.Tensor:
@@ -309,7 +309,7 @@ def spare_a_mechanism(patch: pytest.MonkeyPatch) -> None:
 
 
 def repeat_steps(patch: pytest.MonkeyPatch) -> None:
-    """Float32 noise of a step is the noise of the first one."""
+    """Repeats the float32 noise of the first step in every step."""
     draw, first = GaussianNoise.draw_steps, dict[GaussianNoise, torch.Tensor]()
 
     def draw_first(self: GaussianNoise, steps: int, deviation: float) -> torch.Tensor:
@@ -320,7 +320,7 @@ def repeat_steps(patch: pytest.MonkeyPatch) -> None:
 
 
 def bend_one_number(patch: pytest.MonkeyPatch) -> None:
-    """One number of each step's float32 noise is off by a hundredth of its deviation."""
+    """Shifts one number of each step's float32 noise by a hundredth of its deviation."""
     draw = GaussianNoise.draw_steps
 
     def draw_bent(self: GaussianNoise, steps: int, deviation: float) -> torch.Tensor:
@@ -332,7 +332,7 @@ def bend_one_number(patch: pytest.MonkeyPatch) -> None:
 
 
 def thin_the_diagonal(patch: pytest.MonkeyPatch) -> None:
-    """The noise on a matrix's diagonal is smaller by a hundredth, and right elsewhere."""
+    """Shrinks the noise on a matrix's diagonal by a hundredth."""
     add_noise = releases._add_to_triangle
 
     def add_less(sampler: RoundedGaussian, matrix: torch.Tensor, deviation: float) -> None:
@@ -345,7 +345,7 @@ def thin_the_diagonal(patch: pytest.MonkeyPatch) -> None:
 
 
 def clip_loosely(patch: pytest.MonkeyPatch) -> None:
-    """Gradients may be longer than the bound by a hundredth."""
+    """Lets gradients exceed the bound by a hundredth."""
     make = ExactSums.__init__
 
     def make_loose(self: ExactSums, *args: Any, **options: Any) -> None:
@@ -356,7 +356,7 @@ def clip_loosely(patch: pytest.MonkeyPatch) -> None:
 
 
 def weigh_rows(patch: pytest.MonkeyPatch) -> None:
-    """A unit of m rows counts as the root of m units."""
+    """Weights a unit of m rows like sqrt(m) units."""
     number = Units.number_units
 
     def number_units(names: Any) -> Units:
@@ -378,7 +378,7 @@ def drop_last_block(patch: pytest.MonkeyPatch) -> None:
 
 
 def count_unusable(patch: pytest.MonkeyPatch) -> None:
-    """Rows that hold NaN keep their constant."""
+    """Leaves the constant of rows with NaN in place."""
     make = Design.__init__
 
     def make_full(self: Design, *args: Any, **options: Any) -> None:
@@ -390,7 +390,7 @@ def count_unusable(patch: pytest.MonkeyPatch) -> None:
 
 
 def sample_more(kind: type[Any]) -> Patch:
-    """Batches after the second have twice the rate."""
+    """Doubles the sampling rate after the second batch."""
 
     def change(patch: pytest.MonkeyPatch) -> None:
         draw, later = kind.draw_block, dict[Any, int]()
@@ -444,7 +444,7 @@ LOOSE = head("sgd", **_EXACT, learning_rate=1.0, max_grad_norm=0.6)
     ("name", "method", "noise", "test"),
     [
         ("prototypes", METHODS["prototypes"], 1 - 1e-6, NOISE),
-        ("exact_sgd_rows", LOOSE, 0.5, SUMS),  # twice the clipping norm, the claimed noise
+        ("exact_sgd_rows", LOOSE, 0.5, SUMS),  # twice the clipping norm at the claimed noise
     ],
 )
 def test_a_plan_that_is_not_the_claimed_one_is_found(

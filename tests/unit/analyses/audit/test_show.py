@@ -1,4 +1,4 @@
-"""Figures and section of audits: bounds against claims, attacks against what epsilon allows."""
+"""Figures and section of audits: bounds with claims, attacks with the rates that epsilon allows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.shown import curves_of, dots_of, legend_of
 
 
 def _bounds(axes: Any) -> list[tuple[float, float, str]]:
-    """Claim, bound and marker of each point that is no ring."""
+    """Returns claim, bound and marker of each filled point."""
     return [
         (x, y, line.get_marker())
         for line, x, y in dots_of(axes)
@@ -58,7 +58,7 @@ def test_a_bound_stands_above_its_claim_and_beyond_the_ends_is_a_triangle(tmp_pa
     assert (low, high) == axes.get_ylim()
     assert (low, high) == (0.06 * 0.5, 1.5 * 8)
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0.5", "1", "2", "8"]
-    stairs: list[Any] = [*axes.patches]  # the claims, and what is above them
+    stairs: list[Any] = [*axes.patches]  # the claims, and the area above them
     for values, edges, _ in (patch.get_data() for patch in stairs):
         assert edges == pytest.approx([0.5 / 1.5, 0.5**0.5, 2**0.5, 4, 12]), "halfway on the axis"
         assert [*values] in ([0.5, 1, 2, 8], [12] * 4)
@@ -101,8 +101,8 @@ def test_a_section_has_audits_in_order_and_each_attack(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("claim", 0.99612, "0.9962"),  # up
-        ("bound", 0.71299, "0.712"),  # down
+        ("claim", 0.99612, "0.9962"),  # rounded up
+        ("bound", 0.71299, "0.712"),  # rounded down
         ("bound", math.inf, "∞"),
         ("bound", 0.0, "0"),
         ("factor", None, "none"),
@@ -118,7 +118,7 @@ def test_numbers_of_a_section_promise_no_more_than_they_are(
     assert _section(write_audit(tmp_path))[name](value) == text
 
 
-# Attacks on real examples.
+# Attacks on real examples
 
 
 def test_attacks_are_curves_with_bands_below_what_epsilon_allows() -> None:

@@ -1,4 +1,4 @@
-"""Observers of an audit see exactly what is released, and a replay is exact."""
+"""An audit's observers see exactly the releases, and a replay is exact."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_compiled_steps_are_seen_as_steps_one_by_one() -> None:
 
 
 def test_compiled_steps_replay_what_was_recorded_one_by_one() -> None:
-    """As controls record: blocks of a replay need not be those of the recording."""
+    """Controls record step by step; a replay may use other blocks."""
     method, data = METHODS["sampled_sgd"].model_copy(update={"steps": 100}), worlds()
     plan = plan_of(method, SHAPE.n)
     recorder = Recorder()
@@ -142,7 +142,7 @@ def test_a_canary_changes_each_sum_by_no_more_than_its_sensitivity(name: str) ->
 
 @pytest.mark.parametrize("name", UNSAMPLED)
 def test_the_canary_uses_up_the_whole_promise(name: str) -> None:
-    """Jointly over all mechanisms, and no part of it is left unseen."""
+    """The canary's share is measured over all mechanisms together."""
     method, plan = METHODS[name], plan_of(METHODS[name], SHAPE.n)
     attack = Attack(method=method, plan=plan, worlds=[worlds(group=3)], claim=plan)
     claimed = 3 * gaussian_mu(plan.mechanisms)
@@ -157,7 +157,7 @@ def test_nobody_observes_a_release() -> None:
 
 @pytest.mark.parametrize("at_once", [1, 3, 40])
 def test_pairs_in_batches_are_counted_as_a_plain_loop_counts_them(at_once: int) -> None:
-    """However many steps a block has, and also if batches are empty."""
+    """Blocks may have any number of steps, and batches may be empty."""
     drawn = [[1, 2, 5, 6], [], [2, 5], [5], [0, 1, 5, 7], [0, 1, 2, 3, 5]] * 7
     left = list(drawn)
 
@@ -182,7 +182,7 @@ def test_pairs_in_batches_are_counted_as_a_plain_loop_counts_them(at_once: int) 
 
 
 def block(name: str, releases: int, value: float, step: float | None = None) -> Block:
-    """Releases whose sums are `value` and whose outputs are `value` + 0.5, + 1.5, ..."""
+    """Returns a block with the sums `value` and the outputs `value` + 0.5, + 1.5, ..."""
     sums = torch.full((releases, 2), value)
     return Block(name, sums, sums + torch.arange(releases)[:, None] + 0.5, step)
 

@@ -1,4 +1,4 @@
-"""The audit of a cell: bounds below their claims, controls above them, power, searches."""
+"""The audit of a cell: bounds below claims, controls above them, power, and searches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.audits import METHODS, head, plan_of, priced
 from tests.support.mechanisms import best_of, gaussians
 
 N = 400
-# Controls that need more classes, features, rows, patients or samples.
+# Controls that need more classes, features, rows, patients or samples than here.
 NARROW = {
     "shared_batches",
     "paired_units",
@@ -84,7 +84,7 @@ def test_a_claim_lies_above_its_bound_and_all_controls_are_caught(
 ) -> None:
     method = METHODS[name]
     plan = planned(method, epsilon, calibrations)
-    sampled = name == "sampled_sgd"  # whose controls take long: test_controls has them
+    sampled = name == "sampled_sgd"  # its controls take long and are in test_controls
     parts, scores = audited(method, plan, controls=not sampled)
     box = parts["white_box"]
     assert box["holds"]
@@ -110,7 +110,7 @@ def test_a_claim_lies_above_its_bound_and_all_controls_are_caught(
 
 
 def test_bounds_exceed_the_claim_no_more_often_than_stated(calibrations: Path) -> None:
-    """Runs 50 audits of 40 runs, at 90% confidence."""
+    """Runs 50 audits of 40 runs each, at 90% confidence."""
     method = METHODS["exact_sgd"]
     plan = planned(method, 2.0, calibrations)
     cell = cell_of(plan, 2000, method=method, confidence=0.9)
@@ -182,7 +182,7 @@ def test_every_test_of_an_audit_can_refute_the_claim(calibrations: Path) -> None
 def test_exact_counts_in_the_published_biases_refute_the_claim(
     calibrations: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The head's weights suffice, because they depend on more than the released numbers."""
+    """The weights are enough: they depend on more than the released numbers."""
     plan = planned(METHODS["prototypes"], 1.0, calibrations)
 
     def fit_with_counts(
@@ -229,7 +229,7 @@ def test_a_release_without_noise_where_nobody_observes_refutes_the_claim(
 def test_wrong_weights_of_a_patient_s_images_refute_the_claim(
     count: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice the weight, or that of a patient with the mean number of images."""
+    """Images have twice their weight, or the weight for the mean number of images per patient."""
 
     def number_units(names: list[str]) -> Units:
         units = right(names)
@@ -248,7 +248,7 @@ def test_wrong_weights_of_a_patient_s_images_refute_the_claim(
 def test_runs_that_set_the_threshold_are_not_the_ones_that_it_is_tested_on() -> None:
     members = np.arange(200) % 2 == 0
     scores = np.where(members, 1.0, 0.0)
-    scores[50:] = np.where(members[50:], -1.0, 2.0)  # the opposite of what the first ones say
+    scores[50:] = np.where(members[50:], -1.0, 2.0)  # the opposite of the first runs
     test = canary_attack.Runs(members=members, releases=scores, bundle=scores, used={})
     assert white_box._count_right_heads(test) == (0, 150)
 
@@ -271,7 +271,7 @@ def test_runs_of_two_attacks_share_neither_seeds_nor_coins() -> None:
 
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_the_two_worlds_differ_in_the_canaries_alone(multi_label: bool) -> None:
-    """Canaries of several labels have all, and rows in the canaries' direction have none."""
+    """With several labels, canaries have all of them, and the rows in their direction have none."""
     shape = Shape(n=90, dimension=5, num_classes=3, multi_label=multi_label)
     worlds, group, label, other = make_worlds(shape, group=4, length=2.0, seed=1, label=2), 4, 2, 0
     assert (worlds.absent.n, worlds.present.n) == (90, 90)
@@ -290,7 +290,7 @@ def test_the_two_worlds_differ_in_the_canaries_alone(multi_label: bool) -> None:
     assert (worlds.label, worlds.other_label) == (label, other)
 
 
-# what is audited, and what the record says of it
+# The audited plan, and its description in the record
 
 
 TUNED = head("tuned", base={"head": "prototypes"}, search={"max_row_norm": [1.0, 2.0]}, trials=2)
@@ -308,7 +308,7 @@ def searched(**changes: Any) -> white_box.AuditedCell:
 
 @pytest.mark.parametrize(
     ("noise", "wanted"),
-    # one release of mu = 1 / noise per canary; all together near mu = 2, in at most 50 rows
+    # each canary has mu = 1 / noise; together they have mu near 2, in at most 50 rows
     [(0.5, 1), (2.0, 4), (3.0, 6), (20.0, 40), (90.0, 50)],
 )
 def test_as_many_canaries_as_make_a_test_most_powerful(noise: float, wanted: int) -> None:
@@ -349,7 +349,7 @@ def test_a_test_is_named_by_sampling_and_arithmetic(name: str, test: str) -> Non
 
 @pytest.mark.parametrize(
     ("method", "given", "audited"),
-    # features and classes of the cell, and of the audited heads
+    # features and classes of the cell, then of the audited heads
     [
         (METHODS["sgd"], (500, 30), (64, 10)),
         (METHODS["sgd"], (64, 10), (64, 10)),
@@ -388,7 +388,7 @@ def test_each_class_has_canaries_in_turn(classes: int, several: bool, labels: in
 def test_a_canary_is_as_long_as_needed_to_reach_the_clipping_norm(
     clip: float, length: float
 ) -> None:
-    """The chosen norm of 1, 30 and 1000 is the smallest with 99% of the largest one's change."""
+    """Of the norms 1, 30 and 1000, the smallest with 99% of the largest norm's change is chosen."""
     method = head("least_squares", normalize="none", max_row_norm=clip)
     attack, strength = cell_of(plan_of(method, N), 12, method)._piloted_attack
     assert float(attack.worlds[-1].canary.norm()) == pytest.approx(length, rel=1e-5)
@@ -397,14 +397,14 @@ def test_a_canary_is_as_long_as_needed_to_reach_the_clipping_norm(
 
 
 def runs_of(runs: int = 400, **changes: Any) -> canary_attack.Runs:
-    """Releases and heads both guess six of eight runs right; half of the runs are in."""
+    """Returns runs, half of them in, of which releases and heads guess six of eight right."""
     members = np.arange(runs) % 2 == 0
     scores = np.where(members, 1.0, -1.0) * np.where(np.arange(runs) % 8 < 6, 1, -1)
     values = {"members": members, "releases": scores, "bundle": scores} | changes
     return canary_attack.Runs(**values)
 
 
-# 6 of 8 of all 400 runs, and of the 300 that follow the first quarter, 100 of which 76 are right.
+# 6 of 8 in 400 runs; after the first quarter, which has 76 right guesses, 224 of 300.
 RIGHT, RIGHT_HEADS = (300, 400), (224, 300)
 
 
@@ -412,10 +412,10 @@ def test_right_guesses_are_counted_of_all_runs_by_releases_and_of_the_later_ones
     test = runs_of()
     assert white_box._count_right_releases(test) == RIGHT
     assert white_box._count_right_heads(test) == RIGHT_HEADS
-    # a head whose score falls when the canary is in is as good a test
+    # a head whose score falls if the canary is in gives an equally good test
     turned = runs_of(bundle=-test.bundle)
     assert white_box._count_right_heads(turned) == RIGHT_HEADS
-    # a score of nothing is no guess of "in", and NaN neither
+    # a score of 0 or NaN is no guess of "in"
     zero = runs_of(releases=np.zeros(400))
     assert white_box._count_right_releases(zero) == (200, 400)
     lost = runs_of(releases=np.full(400, math.nan))
@@ -470,7 +470,7 @@ def test_more_right_guesses_than_allowed_have_a_binomial_p_value(name: str) -> N
     cell = searched() if name == "tuned" else cell_for(name)
     allowed = (1 + cell.family.total_variation()) / 2
     found = p_values(cell)
-    # as many right guesses or more
+    # at least this many right guesses
     assert found["head"] == pytest.approx(sum(binom.pmf(range(224, 301), 300, allowed)))
     if name == "exact_sgd":
         assert found["releases"] == pytest.approx(sum(binom.pmf(range(300, 401), 400, allowed)))
@@ -487,7 +487,7 @@ def test_more_right_guesses_than_allowed_have_a_binomial_p_value(name: str) -> N
 
 @pytest.mark.parametrize(
     ("name", "used", "change"),
-    # rounding is allowed to a head that trains on float32 sums, and none to an exact one
+    # rounding is tolerated for float32 sums, but not for exact ones
     [("exact_sgd", 1e-12, 0.0), ("sgd", 1e-5, 1e-4)],
 )
 def test_sums_may_exceed_a_sensitivity_and_heads_differ_by_rounding_alone(
@@ -524,7 +524,7 @@ def test_a_replay_adds_its_outcomes_and_its_heads_change() -> None:
 def test_the_error_is_shared_by_all_tests_that_chance_can_refute_and_by_all_looks(
     looks: int,
 ) -> None:
-    """One in a thousand correct plans is refuted; 0.001 for two tests, of each look."""
+    """One in a thousand correct plans may be refuted: two tests and all looks share 0.001."""
     level = 0.001 / 2 / looks
     tests = [
         Outcome("variance", 1.01 * level),
@@ -559,7 +559,7 @@ def test_the_noise_of_one_number_is_caught_among_all_that_are_tested(
     plan = replace(plan_of(METHODS["prototypes"], N), mechanisms=parts)
     cell = cell_of(plan, 40)
     cell = replace(cell, shape=replace(cell.shape, num_classes=classes))
-    # four statistics per mechanism, of at most 5 * 5 numbers for each class and release
+    # four statistics per mechanism, of at most 5 * 5 numbers per class and release
     numbers = 4 * mechanisms * (mechanisms * classes) * 25
     share = noise_tests.smallest_caught_share(40, numbers, 1e-4, 0.95)
     assert cell._factor_of_one_number(1e-4) == pytest.approx(share**-0.5)

@@ -1,4 +1,4 @@
-"""What decides the variance of a comparison's values, and which metrics an attribute has."""
+"""Units that determine the variance of compared values, and the metrics of each attribute."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpprobe.analyses.fairness.group_metrics import Resamples
 from dpprobe.analyses.fairness.groupings import TestRows, make_groupings
 from tests.support.fairness_rows import FEW, compare, head, made_rows
 
-# Group x: 2 patients with the label, 3 without; y: 4 with, 1 without; one patient has both in y.
+# Patients with and without the label: 2 and 3 in x, 4 and 1 in y; one of y is counted in both.
 HAS = [1, 1, 0, 0, 0, 1, 1, 1, 1, 0]
 SITES = ["x"] * 5 + ["y"] * 5
 UNITS = [0, 1, 2, 3, 4, 5, 6, 7, 8, 8]
@@ -40,9 +40,9 @@ def two_sites() -> TestRows:
         ("calibration_error", [[5], [4]], None),
         ("demographic_parity", [[5], [4]], None),
         ("recall", [[2], [4]], [[2], [4]]),
-        # an AUC varies with the fewer of both
+        # the variance of an AUC depends on the smaller count
         ("auc", [[2], [1]], [[2], [4]]),
-        # of rates of both, one column each
+        # one column per rate
         ("equalised_odds", [[2, 3], [4, 1]], [[2, 2], [4, 4]]),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_value_varies_with_the_patients_that_it_is_of(
 
 @pytest.mark.parametrize(
     ("metric", "units"),
-    # labels a and b: 6 and 3 of 9 patients have them, 4 and 6 lack them in some row
+    # of 9 patients, 6 and 3 have label a and b in some row, and 4 and 6 lack it in some row
     [("accuracy", [[9], [9]]), ("recall", [[6], [3]]), ("auc", [[4], [3]])],
 )
 def test_a_label_as_a_group_varies_with_all_patients_or_with_those_who_have_or_lack_it(
@@ -81,13 +81,13 @@ def metrics_of(rows: TestRows, *groups: str) -> list[str]:
     ("labels", "of_columns", "of_classes"),
     [
         (np.arange(10) % 2, [*GROUP_METRICS, *PARITY_RATES], ["accuracy", "calibration_error"]),
-        # no AUC of more than two classes
+        # no AUC for more than two classes
         (
             np.arange(12) % 3,
             ["accuracy", "recall", "calibration_error", *PARITY_RATES],
             ["accuracy", "calibration_error"],
         ),
-        # labels as groups have no calibration error of their own
+        # labels as groups have no separate calibration error
         (
             np.eye(2, dtype=np.int64)[np.arange(10) % 2],
             [*GROUP_METRICS, *PARITY_RATES],
@@ -104,7 +104,7 @@ def test_an_attribute_has_the_metrics_that_are_defined_for_its_groups(
 
 
 def test_groups_that_are_kept_alike_are_shuffled_alike() -> None:
-    """All metrics see the same random groups; one group, or labels, cannot be shuffled."""
+    """All metrics share the random groups; a single group and labels cannot be shuffled."""
     rows = two_sites()
     ways = [compare(rows, metric).ways for metric in ("accuracy", "recall", "auc")]
     assert all(each is not None for each in ways)
@@ -127,7 +127,7 @@ FAIRLEARN = {
 def measure(
     rows: TestRows, metric: str, *scores: np.ndarray, resamples: int = 0, minimum: Minimum = FEW
 ) -> Gap:
-    """Returns the gap of a cell with these heads; without resamples, only values count."""
+    """Returns the gap of a cell with these heads; without resamples, only its value is usable."""
     heads = [head(rows, each) for each in scores]
     drawn, once = (Resamples(rows.count, number, seed=1) for number in (max(resamples, 2), 0))
     comparison = compare(rows, metric, minimum=minimum)
@@ -137,7 +137,7 @@ def measure(
 def difference_of(
     metric: str, labels: np.ndarray, scores: np.ndarray, groups: Any, weights: np.ndarray
 ) -> tuple[float, str]:
-    """Returns fairlearn's largest difference of any label against the others, and the label."""
+    """Returns the largest difference of a label against the rest by fairlearn, and the label."""
     if labels.ndim == 2:
         pairs = list(zip(labels.T, (scores > 0).T, strict=True))
     else:
@@ -156,7 +156,7 @@ def difference_of(
 
 
 def draw_case(kind: str, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Labels, scores, groups and the units of 300 rows; a unit has rows in one group."""
+    """Draws labels, scores, groups and units of 300 rows; each unit is in one group."""
     generator = np.random.default_rng(seed)
     units = np.unique(generator.integers(150, size=300), return_inverse=True)[1]
     groups = (units * 7) % 3
@@ -185,7 +185,7 @@ def test_gaps_are_fairlearns_differences_of_the_worst_label(
     assert abs(gap.best - gap.worst) == pytest.approx(wanted)  # type: ignore[operator]
     lower_is_better = gap.rate == "false_positive_rate"
     assert (gap.worst > gap.best) == lower_is_better  # type: ignore[operator]
-    # of two heads, the mean of their differences
+    # for two heads, the mean of their differences
     other = difference_of(metric, labels, scores[::-1], groups, rows.weights)[0]
     both = measure(rows, metric, scores, np.ascontiguousarray(scores[::-1]))
     assert both.gap == pytest.approx((wanted + other) / 2, abs=1e-12)
@@ -232,17 +232,17 @@ def test_laws_of_heads_that_know_all_or_nothing(drawn: tuple[int, int]) -> None:
     knows, constant = np.eye(classes)[labels], np.eye(classes)[np.zeros_like(labels)]
     shares = [np.bincount(labels[groups == group], minlength=classes) for group in (0, 1)]
     of_labels = np.abs(shares[0] / shares[0].sum() - shares[1] / shares[1].sum()).max()
-    # A perfect head has equal rates by label, but selects as often as labels occur.
+    # A perfect head has equal rates per label, but its predictions follow the label frequencies.
     assert measure(rows, "equalised_odds", knows).gap == 0
     assert measure(rows, "demographic_parity", knows).gap == pytest.approx(of_labels, abs=1e-12)
-    # A head that always says the same has no gap at all, and tells nothing.
+    # A constant head has no gap, but also no information.
     for metric in PARITY_RATES:
         assert measure(rows, metric, constant).gap == 0
         assert measure(rows, metric, constant).high > 0  # type: ignore[operator]
 
 
 def test_groups_without_a_class_are_not_measured_instead_of_equal() -> None:
-    """The third group has nobody without the label, the fourth nobody with it."""
+    """Group 2 has no rows without the label, and group 3 no rows with it."""
     minimum = Minimum(units=20, positives=5, negatives=5)
     groups = np.repeat([0, 1, 2, 3], 40)
     labels = np.where(groups == 2, 1, np.where(groups == 3, 0, np.arange(160) % 2))
@@ -258,16 +258,16 @@ def test_groups_without_a_class_are_not_measured_instead_of_equal() -> None:
     assert set(told) == {(g, rate) for g in "23" for rate in PARITY_RATES["equalised_odds"]}
     assert not any(line.get("value") for line in told.values())
     assert measure(rows, "equalised_odds", scores, minimum=minimum).groups == 2
-    # the head is chosen as often, or not, of every group
+    # demographic parity needs no labels, so all groups are compared
     parity = compare(rows, "demographic_parity", minimum=minimum)
     assert parity.group_names == ["0", "1", "2", "3"]
-    # with one group that has both, nothing is compared
+    # if only one group has both labels, there is no comparison
     few = groups != 1
     alone = made_rows(labels[few], {"site": groups[few].tolist()})
     comparison = compare(alone, "equalised_odds", minimum=minimum)
     assert not comparison.is_possible
     assert no_gap(comparison).gap is None
-    # nor are the four of a small group, or classes by themselves
+    # the same for a group of four rows, and for classes as groups
     tiny = np.where(np.arange(160) < 4, 9, groups)
     small = compare(
         made_rows(labels, {"site": tiny.tolist()}), "demographic_parity", minimum=minimum
@@ -298,12 +298,12 @@ def test_rows_of_the_table_name_rate_label_and_counts() -> None:
 
 
 TRIALS, ROWS = 120, 400
-# Among 120 trials with 95% chance, at least 106 succeed in 999 of 1,000 cases.
+# With 120 trials at 95%, 106 or more succeed with probability 0.999.
 LEAST = 105.5 / TRIALS
 
 
 def _trial(seed: int, metric: str, rates: np.ndarray) -> Gap:
-    """A gap of a head whose rates [group, label] of saying "b" are given."""
+    """Returns the gap of a head that predicts "b" at the given rates [group, label]."""
     generator = np.random.default_rng(seed)
     groups, labels = np.arange(ROWS) % 2, (np.arange(ROWS) // 2) % 2
     rows = made_rows(labels, {"site": groups.tolist()})
@@ -338,7 +338,7 @@ def test_intervals_cover_planted_gaps(metric: str, rates: Any, truth: float) -> 
 
 
 def test_of_many_labels_that_are_alike_no_gap_stands_out() -> None:
-    """The largest of 20 gaps is not taken for a difference."""
+    """The largest of 20 gaps must not be taken for a difference."""
     groups, apart = np.arange(ROWS) % 2, 0
     for seed in range(60):
         generator = np.random.default_rng(seed)
@@ -346,4 +346,4 @@ def test_of_many_labels_that_are_alike_no_gap_stands_out() -> None:
         told = generator.random((ROWS, 10)) < 0.3 + 0.4 * labels
         rows = made_rows(labels, {"site": groups.tolist()})
         apart += measure(rows, "equalised_odds", told - 0.5, resamples=200).is_apart
-    assert apart <= 8  # of 60 at 5%, more than 8 are one case of a hundred
+    assert apart <= 8  # of 60 at 5%, more than 8 occur once in a hundred

@@ -1,4 +1,4 @@
-"""The table and the section of subgroups: rows in order, gaps in bold beyond chance, notes."""
+"""Table and section of subgroups: order of rows, gaps beyond chance in bold, and notes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_groups_have_the_values_of_the_record_s_table(tmp_path: Path) -> None:
 
 
 def _gaps(path: Path, attribute: str = "ink", metric: str = "AUC") -> dict[str, str]:
-    """The cells of sgd at ε 0.5 of the rows on gaps."""
+    """Returns the gaps of sgd at ε = 0.5, by group."""
     return {
         row["group"]: row["ε = 0.5"]
         for row in _rows(path)
@@ -98,7 +98,7 @@ def test_a_gap_that_cannot_be_measured_is_told(tmp_path: Path) -> None:
 
 
 def _is_bold(path: Path, title: str) -> bool:
-    """Returns True if the value of sgd at ε 0.5 is bold in a row on gaps of ink's AUC."""
+    """Returns True if the value of sgd at ε = 0.5 is bold in a row of gaps in ink's AUC."""
     return any(
         row[6].bold
         for row in fairness_table.make_fairness_table([path]).rows

@@ -1,4 +1,4 @@
-"""Intervals of gaps: coverage, power against a planted gap, and no gap by chance."""
+"""Intervals of gaps: coverage, power for a planted gap, and no gaps by chance."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.support.fairness_rows import compare, head, made_rows
 
 TRIALS = 150
 ROWS = 300
-# Of 150 trials with 95% chance, at least 133 succeed, and not all: wrong in one case of a thousand.
+# With 150 trials at 95%, 133 to 149 succeed, except once in a thousand cases.
 LEAST = 132.5 / TRIALS
 
 
 @lru_cache
 def _compared(groups: tuple[int, ...]) -> Comparison:
-    """The accuracy of groups, which depends on which rows are right, but not on their labels."""
+    """Returns a comparison of accuracy, in which labels do not matter."""
     rows = made_rows(np.zeros(len(groups), dtype=np.int64), {"site": groups}, classes=3)
     return compare(rows, "accuracy")
 
@@ -49,10 +49,10 @@ def _resamples(rows: int, seed: int) -> Resamples:
 def _trial(
     seed: int, accuracies: np.ndarray, others: np.ndarray, groups: np.ndarray | None = None
 ) -> Gap:
-    """The gap in accuracy of a cell whose groups are right so often, against a reference."""
+    """Returns the gap of a cell with these accuracies per group, against a reference."""
     groups = np.arange(ROWS) % len(accuracies) if groups is None else groups
     comparison = _compared(tuple(groups.tolist()))
-    # shared: what is hard for one cell is hard for the other
+    # shared: rows that are hard for one cell are hard for the other
     luck = np.random.default_rng(seed).random(len(groups))
     resamples, once = _resamples(len(groups), seed), Resamples(len(groups), 0, seed=0)
     heads = [
@@ -89,7 +89,7 @@ def test_where_groups_are_alike_no_gap_is_seen(groups: int) -> None:
     gaps = _trials([0.7] * groups, [0.8] * groups)
     assert LEAST < _covered(gaps, 0.0) < 1
     assert np.mean([gap.difference_low > 0 for gap in gaps]) < 1 - LEAST  # type: ignore[operator]
-    # The gap itself misleads, and the gap by chance says so.
+    # The gap is misleading, but the gap by chance exposes it.
     chance = np.mean([gap.chance_gap for gap in gaps])
     assert 0 < np.mean([gap.gap > gap.chance_gap for gap in gaps]) < 1 - LEAST  # type: ignore[operator]
     assert chance > 0.09
@@ -114,7 +114,7 @@ def test_chance_is_that_of_random_groups_with_a_metric(missing: float, metric: s
 
 
 def test_the_error_of_a_difference_leaves_out_what_both_groups_share() -> None:
-    """Groups of the same patients go up and down together in resamples."""
+    """Values of groups with the same patients rise and fall together in resamples."""
     shared, own = np.random.default_rng(0).normal(size=(2, 4000))
     drawn = np.stack([shared + 0.1 * own, shared - 0.1 * own, 3 * own])
     none = np.zeros((1, 3))
@@ -140,7 +140,7 @@ def test_one_head_of_several_that_stands_out_lifts_no_bound() -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_calibration_error_that_rows_explain_is_not_taken_for_a_gap(shared: bool) -> None:
-    """Either a small group, or two views with one row per patient in each."""
+    """Cases: a group of 40 rows, or two views of 500 patients with one row each."""
     seen, chances, gaps, plain = 0, [], [], 0
     groups = np.tile([0, 1], 500) if shared else (np.arange(1000) < 40).astype(int)
     units, count = (np.repeat(np.arange(500), 2), 500) if shared else (None, 1000)
@@ -173,7 +173,7 @@ def test_a_calibration_error_that_rows_explain_is_not_taken_for_a_gap(shared: bo
 
 
 def _two_groups(values: list[float], seed: int) -> Groups:
-    """Two groups whose resamples are independent and normal."""
+    """Returns two groups whose resamples are independent and normal."""
     drawn = np.random.default_rng(seed).normal(size=(1, 2, 20_000), scale=0.05)
     none = np.zeros((1, 2))
     return Groups.prepare_groups(np.array([values]), drawn, least=none, excess=none)
@@ -187,7 +187,7 @@ def test_bounds_of_two_groups_are_normal_quantiles() -> None:
     assert (high - 0.4) / error == pytest.approx(1.96, abs=0.04)
     between, low, high = gap_difference([groups], [others], 0.95)
     assert between == pytest.approx(0.3)
-    # either end leaves out half of 5%, and of either end two pairs are looked at
+    # each end leaves out half of 5%, and is the extreme of two pairs
     for distance in (between - low, high - between):
         assert distance / (2**0.5 * error) == pytest.approx(2.24, abs=0.06)
 
@@ -208,7 +208,7 @@ def test_no_two_resamples_are_alike() -> None:
 
 
 def test_a_resample_that_lacks_a_group_tells_nothing_of_it() -> None:
-    """Means and deviations of differences are over the resamples that have both groups."""
+    """Means and deviations of differences use only resamples that have both groups."""
     generator = np.random.default_rng(4)
     drawn = 0.5 + 0.1 * generator.normal(size=(1, 3, 400))
     drawn[0, 0, :100] = np.nan
@@ -227,7 +227,7 @@ def test_deviations_have_a_least_and_values_lose_their_excess() -> None:
     excess = np.array([[0.1, 0.2]])
     still = np.repeat(values[..., None], 50, axis=2)
     groups = Groups.prepare_groups(values, still, least=least, excess=excess)
-    # independent groups of at least 0.03 and 0.04
+    # independent groups, whose minimum deviations are 0.03 and 0.04
     assert groups.errors[0, 0, 1] == pytest.approx(0.05)
     assert groups.corrected == pytest.approx(np.array([[0.8, 0.2]]))
     assert groups.gap == pytest.approx(0.5), "the gap itself is of the values"
@@ -294,14 +294,14 @@ def test_the_least_deviation_is_wilsons_half_width_at_0_over_z(
 
 
 def test_the_units_of_a_mean_are_those_of_its_mean_deviation() -> None:
-    """Labels of 1 and 4 units deviate by 1 and 1/2: as 1 / 0.75^2 units; none counts as one."""
+    """Labels with 1 and 4 units have deviations 1 and 1/2, as 1 / 0.75^2 units; 0 counts as 1."""
     found = count_units(np.array([[1, 4], [0, 100], [30, 30]]))
     assert found == pytest.approx([1 / 0.75**2, 1 / 0.55**2, 30])
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9])
 def test_an_interval_at_the_end_of_what_a_share_can_be_is_joined_with_wilsons(level: float) -> None:
-    """All rows right, none right, and half right without a resample that has the group."""
+    """Cases: all rows right, none right, and half right without a resample that has the group."""
     values = np.array([[1.0, 0.0, 0.5]])
     drawn = np.repeat(values[..., None], 61, axis=2).astype(np.float32)
     drawn[0, 2] = np.nan
@@ -313,7 +313,7 @@ def test_an_interval_at_the_end_of_what_a_share_can_be_is_joined_with_wilsons(le
 
 
 def test_an_interval_s_ends_are_ranks_of_the_resamples_that_have_the_group() -> None:
-    """For 21 values from -0.1 to 0.1 around 0.5, the 80% ends are the third and the nineteenth."""
+    """Of 21 values from -0.1 to 0.1 around 0.5, the third and the nineteenth are the 80% ends."""
     drawn = np.linspace(0.4, 0.6, 21)[None, None]
     lost = np.concatenate([drawn, np.full((1, 1, 9), np.nan)], axis=2)
     for resamples in (drawn, lost):
@@ -324,7 +324,7 @@ def test_an_interval_s_ends_are_ranks_of_the_resamples_that_have_the_group() -> 
 
 
 def test_an_interval_that_touches_0_is_joined_with_wilsons_there_too() -> None:
-    """The lower end is 0 exactly, which no resample can fall below."""
+    """No resample can fall below the lower end, which is exactly 0."""
     one, three = np.full((1, 1), 0.125), np.array([[[0.0, 0.125, 0.25]]], dtype=np.float32)
     low, high = compute_intervals(one, three, np.full((1, 1), 24.0), 0.95)
     wilson = binomtest(3, 24).proportion_ci(0.95, method="wilson")

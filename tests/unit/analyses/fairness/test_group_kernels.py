@@ -1,4 +1,4 @@
-"""Areas under the ROC curve in machine code: against counts of pairs, in exact numbers."""
+"""Compiled areas under the ROC curve equal counts of ordered pairs, in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpprobe.analyses.fairness.group_kernels import compute_areas
 @pytest.mark.parametrize("lanes", [1, 3, 64, 65])
 @pytest.mark.parametrize("most", [1, 2, 255])
 def test_areas_are_shares_of_ordered_pairs(levels: int, lanes: int, most: int) -> None:
-    """Groups without rows, with one or one label; units of several rows and groups; ties."""
+    """Cases: groups without rows or with one label, units in several rows and groups, and ties."""
     generator = np.random.default_rng(levels + lanes + most)
     sizes = np.array([0, 1, 2, 3, 17, 0, 40, 5, 0])
     rows, starts = sizes.sum(), np.append(0, sizes.cumsum())

@@ -1,4 +1,4 @@
-"""Metrics of groups against the project's, scikit-learn's, and ones of rows that are repeated."""
+"""Metrics of groups, compared with the project's, with scikit-learn's and with repeated rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ METRICS = {"auc": "auc", "accuracy": "accuracy", "calibration_error": "expected_
 
 
 def _data(kind: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Labels, scores with ties, groups and units; each unit lies in one group."""
+    """Draws labels, scores with ties, groups and units; each unit is in one group."""
     generator = np.random.default_rng(seed)
     units = np.sort(generator.integers(80, size=240))
     units = np.unique(units, return_inverse=True)[1]
@@ -104,7 +104,7 @@ def test_a_group_without_rows_of_both_kinds_in_a_resample_has_no_value_there() -
 def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(
     metric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_metrics, "ROWS_AT_ONCE", 100)  # fewer than rows
+    monkeypatch.setattr(group_metrics, "ROWS_AT_ONCE", 100)  # fewer than there are rows
     labels, scores, groups, units = _data("several", seed=2)
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
     comparison, made = compare(rows, metric), head(rows, scores)
@@ -114,7 +114,7 @@ def test_groups_at_random_have_the_metrics_of_the_rows_they_are_given(
     assert shuffled.shape[1:] == (3, PERMUTATIONS)
     once = Resamples(rows.count, 0, seed=0)
     for way in (0, 1, PERMUTATIONS - 1):
-        # a unit's rows of one group stay together
+        # rows of one unit and one group stay together
         pairs = np.unique(np.stack([units, groups]), axis=1)
         assert np.bincount(ways[way]).tolist() == np.bincount(pairs[1]).tolist()
         block, _ = comparison.layout.assign_blocks(rows)

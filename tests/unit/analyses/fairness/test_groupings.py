@@ -1,4 +1,4 @@
-"""Groups of test rows, and the rule by which they and labels are left out."""
+"""Groups of test rows, and the rule that leaves out groups and labels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_label_with_exactly_as_many_patients_as_needed_is_compared() -> None:
 
 
 def drawn_rows(seed: int) -> tuple[groupings.TestRows, pd.DataFrame]:
-    """Rows of classes (even seeds) or of labels, of patients with rows in several groups."""
+    """Draws rows with classes (even seeds) or labels, of patients who are in several groups."""
     generator = np.random.default_rng(seed)
     count, classes = int(generator.integers(20, 60)), int(generator.integers(2, 6))
     labels: np.ndarray = generator.integers(classes, size=count)
@@ -74,7 +74,7 @@ def test_groups_have_the_rows_and_patients_that_pandas_counts(seed: int) -> None
 def test_labels_and_groups_that_lack_most_are_left_out_one_by_one(
     seed: int, negatives: bool
 ) -> None:
-    """A plain loop of the rule, and the reason of each group that is not compared."""
+    """A plain loop applies the rule and gives the reason for each group that is left out."""
     rows, _ = drawn_rows(seed)
     least = Minimum(units=1, positives=1 + seed % 3, negatives=1 + seed % 4)
     (site,) = groupings.make_groupings(rows, groups=None, pairs=(), minimum=least)

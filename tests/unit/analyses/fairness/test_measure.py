@@ -1,4 +1,4 @@
-"""The job that compares groups in all cells: fairlearn's and pandas' numbers, and refusals."""
+"""The job that compares groups in all cells, against fairlearn and pandas; and refusals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Test:
     groups: dict[str, list[str | None]]
     units: np.ndarray | None = None
     head: str = ""
-    epsilons: dict[str, str] | None = None  # another token of a cell
+    epsilons: dict[str, str] | None = None  # other epsilons than in the cells' paths
 
     @property
     def classes(self) -> int:
@@ -45,7 +45,7 @@ class Test:
 
     @property
     def weights(self) -> np.ndarray:
-        """Each unit counts once, however many rows it has."""
+        """Weights with which each unit counts once, regardless of its number of rows."""
         units = np.arange(len(self.labels)) if self.units is None else self.units
         shares: np.ndarray = 1 / np.bincount(units)[units]
         return shares
@@ -79,7 +79,7 @@ class Test:
 
 
 def drawn(kind: int, *, rows: int = ROWS, seeds: int = 2, patients: int = 0, **groups: Any) -> Test:
-    """Rows of `kind` classes, or of -kind labels; heads are worse away from site 0."""
+    """Draws rows with `kind` classes, or with -kind labels; heads are worse outside site 0."""
     generator, classes = np.random.default_rng(abs(kind)), abs(kind)
     labels: np.ndarray = generator.integers(classes, size=rows)
     target = np.eye(classes)[labels]
@@ -127,7 +127,7 @@ def run(
 
 
 def expected_values(test: Test, epsilon: str, column: str) -> dict[str, Any]:
-    """Accuracy, recall and AUC of each group, means over heads and labels, by fairlearn."""
+    """Returns fairlearn's accuracy, recall and AUC per group, as means over heads and labels."""
     several, classes = test.labels.ndim == 2, test.classes
     names = [name or "(blank)" for name in test.groups[column]]
     weights = {"sample_weight": test.weights}
@@ -142,7 +142,7 @@ def expected_values(test: Test, epsilon: str, column: str) -> dict[str, Any]:
             sample_params=weights,
         ).by_group
 
-    # as files have them; differences of two are ranked without another rounding
+    # float32 as in files; then float64, so that differences are ranked without more rounding
     for scores in test.scores[epsilon].astype(np.float32).astype(np.float64):
         told = scores > 0 if several else np.eye(classes)[scores.argmax(axis=1)]
         truth = test.labels if several else np.eye(classes)[test.labels]
@@ -176,7 +176,7 @@ def compared(
 
 
 def means_of(table: pd.DataFrame, **where: Any) -> pd.Series:
-    """The values of groups in the rows of means over labels, by group."""
+    """Returns the values by group, from the rows with means over labels."""
     for name, value in {"label": "", **where}.items():
         table = table[table[name] == value]
     return table[table["left_out"].isna()].set_index("group")["value"]
@@ -261,7 +261,7 @@ def test_differences_are_to_all_rows_and_gaps_to_the_reference(
 
 
 def test_a_gap_is_the_mean_of_the_heads_gaps_with_their_deviation(tmp_path: Path) -> None:
-    """A release publishes one head, so that heads are not averaged before groups are compared."""
+    """A release publishes one head, so groups are compared per head, and then gaps are averaged."""
     test = drawn(2, seeds=3)
     gap = run(test, tmp_path)[0].cells[0].find_gap("site", "accuracy")
     assert gap is not None
@@ -331,7 +331,7 @@ def test_a_budget_given_as_a_risk_has_its_cell_s_epsilon(tmp_path: Path) -> None
     references = [("sgd", "advantage-0.1", "nonprivate", "inf")]
     record, _ = run(test, tmp_path, references=references)
     risk, plain, ceiling = record.cells
-    # made-up cells realise 0.996 of the epsilon in their path
+    # the realised epsilon of made-up cells is 0.996 times the epsilon in their path
     assert risk.epsilon_at_delta == pytest.approx(0.996)
     assert risk.reference is not None
     assert (plain.epsilon_at_delta, ceiling.epsilon_at_delta) == (None, None)
@@ -339,7 +339,7 @@ def test_a_budget_given_as_a_risk_has_its_cell_s_epsilon(tmp_path: Path) -> None
     assert [cell.private for cell in record.cells] == [True, True, False]
 
 
-# which groups are compared
+# Compared groups
 
 
 def test_small_and_blank_groups_are_listed_and_not_compared(tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def test_without_group_columns_the_classes_or_labels_are_the_groups(tmp_path: Pa
             assert found[f"class {k}"] == pytest.approx(of(test.labels[:, k], guess))
 
 
-# refusals
+# Refusals
 
 
 def test_groups_that_no_row_has_are_refused_with_those_there_are(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Figures of gaps: against epsilon and against quality, filled beyond chance."""
+"""Figures of gaps by epsilon and by quality; filled marks are beyond chance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _read(folder: Path, **options: Any) -> FairnessRecord:
 
 
 def _marks(axes: Any) -> list[tuple[Any, float, float]]:
-    """The marks of cells, without those of gaps by chance."""
+    """Returns the marks of cells, without the marks of gaps by chance."""
     return [each for each in dots_of(axes) if each[0].get_marker() not in ("_", "None")]
 
 

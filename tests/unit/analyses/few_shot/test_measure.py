@@ -1,4 +1,4 @@
-"""Few-shot probes: their training rows, their accuracy and their record."""
+"""Few-shot probes: training rows, accuracy and record."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def test_equal_runs_give_equal_files_and_another_seed_other_draws(tmp_path: Path
 def test_a_draw_has_one_image_of_a_patient_for_each_class(
     rows: int, patients: int, count: int, several: bool, seed: int
 ) -> None:
-    """Patients span classes; rows without any label are a class of their own.
+    """Patients span classes; rows without any label form a separate class.
 
-    With one label per row the drawn ones are counted exactly, and without patients each is a unit.
+    With one label per row, the counts are exact; without patients, each row is a unit.
     """
     generator = np.random.default_rng(seed)
     given_units = generator.integers(patients, size=rows) if patients else None
@@ -117,11 +117,11 @@ def test_a_patient_of_thirty_images_is_drawn_as_often_as_one_of_one() -> None:
     assert len(set(drawn)) == 32, "each of the thirty has its turn"
 
 
-# Probes on clouds, beside scikit-learn.
+# Probes on clouds, compared with scikit-learn
 
 
 def _clouds(folder: Path, *, several: bool, patients: int) -> tuple[Path, Path]:
-    """Writes 90 training rows and 80 test rows, of two patients less."""
+    """Writes 90 training rows and 80 test rows; the test has two patients fewer."""
     stores = []
     for seed, (split, rows) in enumerate((("train", 90), ("test", 80))):
         features, labels = clouds(rows, 5, 3, seed=seed, several=several, apart=3.0)
@@ -139,7 +139,7 @@ def _clouds(folder: Path, *, several: bool, patients: int) -> tuple[Path, Path]:
 def _sklearn_scores(
     rows: np.ndarray, *, several: bool, units: np.ndarray | None, shots: object, penalty: float
 ) -> np.ndarray:
-    """Test scores of scikit-learn's logistic regression on some rows of the clouds, [n, 3]."""
+    """Returns scikit-learn's test scores [n, 3] of logistic regression on rows of the clouds."""
     x, labels = clouds(90, 5, 3, several=several, apart=3.0)
     tested = clouds(80, 5, 3, seed=1, several=several, apart=3.0)[0]
     x, labels = x[rows], labels[rows]
@@ -163,7 +163,7 @@ def _sklearn_scores(
 def test_each_probe_is_scikit_learn_s_on_its_draw(
     tmp_path: Path, several: bool, patients: int
 ) -> None:
-    """Patients count once in training and in the test; with one class less to fit, no scikit."""
+    """Each patient counts once in training and in the test."""
     stores = _clouds(tmp_path, several=several, patients=patients)
     shots: tuple[Any, ...] = (3, 4, "full")
     record, table = _run(tmp_path, stores, shots=shots, seeds=2, seed=4)

@@ -1,4 +1,4 @@
-"""Gradients of groups, against autograd row by row; what is left out, and why."""
+"""Gradients of groups, compared with autograd row by row; groups that are left out, and why."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WEIGHTS = np.random.default_rng(4).normal(size=(SEEDS, 3, DIMENSION + 1)).astype
 def write_inputs(
     folder: Path, options: Mapping[str, Any], *, several: bool, patients: bool, **arrays: Any
 ) -> tuple[Path, Path]:
-    """Writes a cell with random heads, and its training features."""
+    """Writes a cell with random heads and its training features."""
     path = write_cell(
         folder,
         seeds=SEEDS,
@@ -79,7 +79,7 @@ def run(
 def expected_gradients(
     seed: int, *, several: bool, centre: bool, longest: float, constant: float
 ) -> np.ndarray:
-    """Gradients of all rows by autograd, float64 [rows, K, d + 1]; NaN for unusable rows."""
+    """Returns the gradients of all rows by autograd, float64 [rows, K, d + 1]; NaN if unusable."""
     found = []
     for row, label in zip(
         FEATURES.astype(np.float64), SEVERAL if several else SOFTMAX, strict=True
@@ -91,7 +91,7 @@ def expected_gradients(
         x = x * min(1.0, longest / np.linalg.norm(x))
         weights = torch.tensor(WEIGHTS[seed].astype(np.float64))
         parameters = weights.clone()
-        if constant:  # a bias is the constant times its parameter
+        if constant:  # the bias is the constant times its parameter
             parameters[:, -1] /= constant
         parameters.requires_grad_()
         bias = constant * parameters[:, -1] if constant else weights[:, -1]
@@ -191,7 +191,7 @@ def test_small_and_unnamed_groups_are_listed_with_a_reason(tmp_path: Path) -> No
     found = {group.group: (group.rows, group.left_out) for group in side.groups}
     counts = {name: sum(SIDES[row] == name for row in range(ROWS)) for name in ("left", "right")}
     assert found == {
-        "left": (counts["left"] - 1, None),  # rows 3 and 50 are unusable, of each side one
+        "left": (counts["left"] - 1, None),  # one unusable row on each side, 3 and 50
         "right": (counts["right"] - 1, None),
         "rare": (7, "7 rows, 8 needed"),
         "(blank)": (2, "no group is named"),
@@ -202,7 +202,7 @@ def test_small_and_unnamed_groups_are_listed_with_a_reason(tmp_path: Path) -> No
 
 
 def test_null_gradients_have_no_direction(tmp_path: Path) -> None:
-    """At huge weights all rows of one class are right: gradients and clipped shares are 0."""
+    """With huge weights all rows of class a are right: gradients and clipped shares are 0."""
     paths = write_inputs(tmp_path, CASES["sgd"][0], several=False, patients=False)
     sure = np.zeros_like(WEIGHTS)
     sure[:, 0, -1] = 1e4
@@ -211,7 +211,7 @@ def test_null_gradients_have_no_direction(tmp_path: Path) -> None:
     groups = {group.group: group for group in record.cells[0].groups}
     assert groups["a"].alignment is groups["a"].unclipped_alignment is None
     assert groups["a"].p90.high == groups["a"].clipped.mean == 0
-    wrong = 2**0.5 * 2**0.5  # residuals 1 and -1, a row of norm 1 and its constant
+    wrong = 2**0.5 * 2**0.5  # residuals 1 and -1, for a row of norm 1 and its constant
     assert groups["b"].median.mean == pytest.approx(wrong, rel=1e-6)
     assert groups["b"].clipped.mean == 1
 

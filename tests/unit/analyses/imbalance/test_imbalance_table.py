@@ -1,4 +1,4 @@
-"""Tables of rare classes: the best private method of each class, share and epsilon."""
+"""Tables of rare classes: the best private method for each class, share and epsilon."""
 
 from __future__ import annotations
 

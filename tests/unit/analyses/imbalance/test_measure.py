@@ -1,4 +1,4 @@
-"""Rare classes: recalls, AUCs and intervals by scikit-learn and SciPy, and their references."""
+"""Rare classes: recalls, AUCs and intervals, compared with scikit-learn and SciPy; references."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _run(
 
 
 def _predictions(folder: Path, cell: RareCell) -> tuple[np.ndarray, np.ndarray]:
-    """Scores [seeds, rows, classes] and labels [rows] of a cell's file."""
+    """Returns scores [seeds, rows, classes] and labels [rows] from a cell's file."""
     place = f"cells/{cell.training_set}/pixels/{cell.method}/eps-{cell.epsilon}"
     table = pq.read_table(folder / place / "predictions.parquet")
     scores = np.array(table["scores"].to_pylist()).reshape(cell.seeds, 200, 4)
@@ -100,7 +100,7 @@ def _predictions(folder: Path, cell: RareCell) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _interval(values: Sequence[float], share: float, counted: int) -> tuple[float, float]:
-    """The union of Student's t interval over seeds and Wilson's over `counted` rows."""
+    """Joins Student's t interval over seeds and Wilson's interval for `counted` rows."""
     wilson = binomtest(round(share * counted), counted).proportion_ci(method="wilson")
     seeds = t.interval(0.95, len(values) - 1, np.mean(values), np.std(values, ddof=1) / 3**0.5)
     return min(wilson.low, max(0, seeds[0])), max(wilson.high, min(1, seeds[1]))
@@ -253,7 +253,7 @@ def _point(*cells: tuple[int, str, float], **changes: Any) -> Any:
 
 
 def test_a_break_down_says_where_it_is_uncertain() -> None:
-    """The reference has a recall of 0.8, so 0.4 is half of it."""
+    """The recall of the reference is 0.8, so 0.4 is half of it."""
     assert retained_recall(rare_cell(0.2)) == pytest.approx(0.25)
     assert retained_recall(rare_cell(0.9)) == 1.0, "no more than the reference"
     point = _point((100, "1", 0.1), (100, "2", 0.4), (300, "1", 0.39), (400, "1", 0.5))
@@ -287,7 +287,7 @@ def test_cells_without_a_promise_or_a_reference_are_not_compared() -> None:
     assert (point.cells, point.left_out) == (1, 0)
 
 
-# Where rare classes break down, and the intervals of their recalls.
+# The point at which rare classes break down, and the intervals of their recalls.
 
 
 @given(

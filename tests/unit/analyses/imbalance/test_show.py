@@ -1,4 +1,4 @@
-"""The figure of rare classes has each recall in its place."""
+"""The figure of rare classes shows each recall at the right position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of long tails: gaps by a plain loop, correlations by SciPy, cells by eye."""
+"""Tables of long tails: gaps by a plain loop, correlations by SciPy, and expected cells."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_planted_sub_classes_come_back_with_their_sizes() -> None:
     both = measure_sub_classes(rows, np.zeros(100, dtype=np.int64), [4], seed=1)["sub_classes"][0]
     assert both["measured"]["shares"] == [0.6, 0.25, 0.1, 0.05]
     assert both["reference"]["effective"] > both["measured"]["effective"]
-    # without sub-classes, of the same variances, the same clustering sees less of a tail
+    # clustering rows of the same variances without sub-classes gives less of a tail
     plain = cluster_sizes(draw_reference(placed.rows, seed=1), 4, seed=1)
     assert effective_number([plain]) > effective_number([np.array(planted)])
 
@@ -71,7 +71,7 @@ CLASSES = 3
 
 
 def _clouds(rows: int, columns: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of three well separated classes."""
+    """Draws rows of three well separated classes."""
     random = np.random.default_rng(seed)
     labels = np.arange(rows) % CLASSES
     return 6 * np.eye(CLASSES, columns)[labels] + random.normal(size=(rows, columns)), labels
@@ -83,7 +83,7 @@ def _scores(features: np.ndarray, labels: np.ndarray, **changes: object) -> Memo
 
 
 def _with_outliers(columns: int, outliers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of which the first few, of another label, stand where no other row does."""
+    """Returns rows of which the first few have a changed label and are far from all others."""
     features, labels = _clouds(300, columns)
     features[:outliers] = 6 * np.eye(columns)[0] + 25 * np.eye(columns)[5]
     labels[:outliers] = 1
@@ -92,7 +92,7 @@ def _with_outliers(columns: int, outliers: int) -> tuple[np.ndarray, np.ndarray]
 
 @pytest.mark.parametrize("columns", [10, 150])
 def test_a_planted_outlier_is_memorised_and_its_duplicates_are_not(columns: int) -> None:
-    """A row in no class's place is learnt only from itself; of six copies four are mostly left."""
+    """An outlier is learned only from itself; of its six copies, usually four are in training."""
     features, labels = _with_outliers(columns, 1)
     alone = _scores(features, labels)
     assert alone.scores[0] > 0.9
@@ -110,14 +110,14 @@ def test_a_mislabelled_row_is_memorised_where_there_are_columns_to_do_it() -> No
 
 
 def test_chance_is_exact_where_all_outcomes_can_be_listed() -> None:
-    """Two of four heads are right, two have the row: six orders, in one the score is 1."""
+    """Two of four heads are right, and two have the row: in one of six orders the score is 1."""
     two, none = np.array([2]), np.array([0])
     measured = Memorisation(two, two, none, two, 1.0)
-    for threshold in (0.0, 0.25):  # four orders give 0, which is not above
+    for threshold in (0.0, 0.25):  # four orders give 0, which is not above the threshold
         assert measured.expected_share_above(threshold) == pytest.approx(1 / 6)
 
 
-# The job.
+# The job
 
 
 def _job(folder: Path, manifest: Path, *, seed: int = 2, **options: Any) -> tuple[Any, Any]:

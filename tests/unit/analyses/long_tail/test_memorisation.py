@@ -1,4 +1,4 @@
-"""Memorisation against scikit-learn's ridge regression, and by numbers that one can see."""
+"""Memorisation, compared with scikit-learn's ridge regression and with hand-computed cases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADS = 60
 
 
 def _predict(rows: np.ndarray, labels: np.ndarray, out: np.ndarray, ridge: float) -> np.ndarray:
-    """A ridge regression of indicators without the rows `out`, by scikit-learn, on all rows."""
+    """Predicts all rows by scikit-learn's ridge regression of indicators without the rows `out`."""
     head = Ridge(alpha=ridge, fit_intercept=False, solver="cholesky")
     return np.asarray(head.fit(rows[~out], np.eye(3)[labels[~out]]).predict(rows))
 
@@ -51,7 +51,7 @@ def test_counts_are_those_of_heads_that_scikit_learn_fits(a_unit: int) -> None:
 
 
 def test_the_ridge_has_the_smallest_error_on_rows_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a sample of the units decides: its rows alone are read."""
+    """If only a sample of the units decides, only its rows are read."""
     features, labels = clouds(60, 30, 3, apart=1.0)
     rows, units = scale_columns(features), np.arange(60) // 2
     errors = dict.fromkeys(RIDGES, 0.0)
@@ -80,13 +80,13 @@ def _counts(*columns: list[int]) -> Memorisation:
 
 
 def test_a_row_that_all_heads_or_none_saw_has_no_score() -> None:
-    # by row: always in, always out, and one whose only head with it is right, without it wrong
+    # rows: always in, always out, and one that is right only with the single head trained on it
     measured = _counts([2, 0, 1], [2, 0, 1], [0, 2, 0], [0, 2, 1])
     assert np.isnan(measured.scores).tolist() == [True, True, False]
     assert measured.scores[2] == 1.0
     assert measured.share_above(0.5) == 1.0
     assert measured.share_above(1.0) == 0.0, "above, not from"
-    # of one right and one wrong head, one in two orders has the right one trained with the row
+    # one head is right and one wrong: in one of two orders the right one was trained on the row
     assert measured.expected_share_above(0.25) == pytest.approx(0.5)
 
 

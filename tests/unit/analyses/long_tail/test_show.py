@@ -34,7 +34,7 @@ def test_lines_are_shares_by_rank_and_scores_by_threshold(tmp_path: Path) -> Non
     np.testing.assert_allclose([x for x, _ in scores], [above["thresholds"]] * 2)
     np.testing.assert_allclose(
         [y for _, y in scores], [[20, 5, np.nan], [10, np.nan, np.nan]]
-    )  # 0 has no place on a logarithmic axis
+    )  # 0 has no position on a logarithmic axis
     assert {axes.get_yscale() for axes in (left, right)} == {"log"}
     assert legend_of(figure) == ["pixels", "scored", "reference, chance"]
     assert "digits: long tail of the features" in str([t.get_text() for t in figure.texts])

@@ -1,4 +1,4 @@
-"""Sub-classes by laws of distances and sizes, and by numbers that one can see."""
+"""Sub-classes: laws of distances and sizes, and hand-computed cases."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_equal_sizes_have_no_tail_and_a_steep_tail_no_upper_end() -> None:
 
 
 def _mean_logs(sizes: list[np.ndarray], index: float) -> np.ndarray:
-    """Means over rows of the logarithm of the rank of their sub-class, of random sizes."""
+    """Returns simulated means over rows of the logarithm of the rank of their sub-class."""
     random, means = np.random.default_rng(1), []
     for _ in range(2000):
         logs = 0.0
@@ -100,12 +100,12 @@ def _mean_logs(sizes: list[np.ndarray], index: float) -> np.ndarray:
 
 @pytest.mark.parametrize("classes", [([50, 50], [50, 50, 50]), ([150, 50, 25], [60, 20])])
 def test_the_interval_holds_the_indices_that_may_give_the_sizes(classes: list[list[int]]) -> None:
-    """At its ends the sizes lie at the 2.5% and 97.5% of what is drawn; no tail is below 0."""
+    """At the ends, the sizes are at the 2.5% and 97.5% quantiles of draws; no index is below 0."""
     sizes = _sizes(*classes)
     found = tail_index(sizes, seed=4)
     assert found is not None
     ranks = sum(each @ np.log(np.arange(1, len(each) + 1)) for each in sizes)
-    # more even sizes than most draws at 0 count as those of a median draw
+    # more even sizes than the median draw at index 0 count as the median
     measured = min(ranks / sum(map(np.sum, sizes)), np.median(_mean_logs(sizes, 0)))
     for index, share in ((found.low, 0.025), (found.value, 0.5), (found.high or 9, 0.975)):
         if index > 0:

@@ -1,4 +1,4 @@
-"""Measures on constructed scatter with a known answer, noise against its null line, faults."""
+"""Measures of constructed scatter with known answers, noise on its null line, and faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.clouds import clouds
 def _classes(
     seed: int, *, classes: int = 3, rows: int = 20, distance: float = 2.0, dimension: int = 5
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Makes class means at right angles and equal noise in all directions."""
+    """Makes orthogonal class means, with equal noise in all directions."""
     drawn = np.random.default_rng(seed)
     labels = np.repeat(np.arange(classes), rows)
     means = distance * np.eye(classes, dimension)
@@ -28,7 +28,7 @@ def _classes(
 
 
 def _direct(x: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    """Computes both orders by their definitions."""
+    """Computes separability and fuzziness by their definitions."""
     grand = x.mean(axis=0)
     between = np.zeros((x.shape[1],) * 2)
     within = np.zeros_like(between)
@@ -45,7 +45,7 @@ def _direct(x: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
 
 @pytest.mark.parametrize(("rows", "dimension"), [(30, 12), (6, 12), (4, 40)])
 def test_both_orders_are_their_definitions(rows: int, dimension: int) -> None:
-    """Also where there are fewer rows than dimensions, so that the scatter is singular."""
+    """With fewer rows than dimensions, the scatter is singular."""
     x, labels = _classes(1, classes=4, rows=rows, dimension=dimension)
     x, labels = x[:-1], labels[:-1]  # classes of unequal size
     measured = measure_scatter(x, labels)
@@ -86,7 +86,7 @@ def test_only_the_integer_target_depends_on_the_order_of_classes() -> None:
 
 
 def test_pure_noise_lies_on_the_null_line_and_predicts_nothing() -> None:
-    """The case of the paper: 1,000 rows of 768 dimensions leave 0.231 of any target."""
+    """As in the paper, 1,000 rows with 768 dimensions leave 0.231 of the variance of any target."""
     drawn = np.random.default_rng(0)
     x, others = drawn.standard_normal((1000, 768)), drawn.standard_normal((500, 768))
     labels, other_labels = np.repeat(np.arange(10), 100), np.repeat(np.arange(10), 50)
@@ -95,12 +95,12 @@ def test_pure_noise_lies_on_the_null_line_and_predicts_nothing() -> None:
     assert measured.null == pytest.approx(231 / 999)
     assert measured.integer == pytest.approx(measured.null, abs=0.05)
     assert measured.one_hot == pytest.approx(measured.null, abs=0.02)
-    # noise of the weights adds d / (n - d - 2) of the variance
+    # noise in the weights adds d / (n - d - 2) of the variance
     assert _known(measured.one_hot_held_out) == pytest.approx(1 + 768 / 230, rel=0.15)
 
 
 def test_the_interval_is_student_s_around_the_slope() -> None:
-    """A second fit, and the t distribution's quantile from a printed table."""
+    """The reference is a second fit, with the t quantile from a printed table."""
     layers = [0, 1, 2, 4, 5, 6, 7, 8]
     logs = -0.2 * np.array(layers) + 0.1 * np.random.default_rng(0).standard_normal(8)
     values = dict(zip(layers, np.exp(logs).tolist(), strict=True))
@@ -131,7 +131,7 @@ def test_a_law_is_recovered(rho: float) -> None:
 
 @pytest.mark.parametrize(("rows", "dimension"), [(60, 5), (60, 40), (30, 80)])
 def test_residuals_are_those_of_scikit_learn_s_regression(rows: int, dimension: int) -> None:
-    """Means over one target per class; held-out rows are relative to their own variance."""
+    """Values are means over one target per class; held-out residuals use the held-out variance."""
     x, labels = clouds(rows, dimension, 3)
     others, other_labels = clouds(25, dimension, 3, seed=1)
     found = measure_residuals(x, labels, held_out=others, held_out_labels=other_labels)

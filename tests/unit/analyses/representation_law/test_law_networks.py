@@ -60,7 +60,7 @@ Cell = tuple[str, str]  # method and epsilon
 
 
 def _write_network(results: Path, backbone: Timm, method: str, *, scale: float = 0.0) -> Cell:
-    """Writes the files of a network whose tuned parameters are moved by normal noise."""
+    """Writes a network whose tuned parameters are shifted by normal noise of the given scale."""
     loaded = loading.load_backbone(backbone, runtime=Runtime(device="cpu", precision="float32"))
     options: Any = METHODS[method]
     network = build_network(

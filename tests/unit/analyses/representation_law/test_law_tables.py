@@ -1,4 +1,4 @@
-"""Tables of representation laws: rows in order, cells of the record, published results beside."""
+"""Tables of representation laws: order of rows, values from the record, and published results."""
 
 from __future__ import annotations
 

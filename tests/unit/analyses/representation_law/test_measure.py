@@ -1,4 +1,4 @@
-"""The job of representation laws on networks whose scatter by block is known."""
+"""The job of representation laws, on networks whose scatter per block is known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLASSES, WIDTH, RHO = 3, 6, 0.5
 
 
 class Shrink(torch.nn.Module):
-    """Divides the distance of each row from the nearest class mean: SS_w falls by rho."""
+    """Multiplies each row's squared distance from the nearest class mean, and so SS_w, by rho."""
 
     def __init__(self, rho: float, axis: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Shrink(torch.nn.Module):
 
 
 class Tokens(torch.nn.Module):
-    """A made-up transformer: a class token that starts constant, then shrinking blocks."""
+    """A made-up transformer with a constant class token and shrinking blocks."""
 
     num_prefix_tokens = 1
 
@@ -55,7 +55,7 @@ class Tokens(torch.nn.Module):
 
 
 class Gather(torch.nn.Module):
-    """Puts the mean of the patches into the class token."""
+    """Sets the class token to the mean of the patches."""
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         mean = tokens[:, 1:].mean(dim=1, keepdim=True)
@@ -63,7 +63,7 @@ class Gather(torch.nn.Module):
 
 
 class Maps(torch.nn.Module):
-    """A made-up convolutional network: its blocks give maps."""
+    """A made-up convolutional network, whose blocks return maps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Maps(torch.nn.Module):
 
 
 def _rows(rows: int, *, seed: int) -> measure.Rows:
-    """Makes images of 2 x 2 whose channels are a class mean and noise."""
+    """Makes 2 x 2 images whose channels are a class mean plus noise."""
     drawn = np.random.default_rng(seed)
     labels = np.tile(np.arange(CLASSES), rows // CLASSES)
     values = 10 * np.eye(CLASSES, WIDTH)[labels] + drawn.standard_normal((len(labels), WIDTH))
@@ -96,7 +96,7 @@ TUNED = Tuning(setting="constant", tuned="last 2 blocks", blocks=2)
 
 
 def make_laws(tmp_path: Path, *more: measure.Subject, rows: int = 300, **changes: int) -> LawRecord:
-    """Laws of the frozen network, of one of which two blocks were tuned, and of more."""
+    """Measures the frozen network, one with two tuned blocks, and further networks."""
     subjects = [_subject(Tokens()), _subject(Tokens(0.8), TUNED, method="two", epsilon="1"), *more]
     return measure.law_job(
         subjects,
@@ -138,7 +138,7 @@ def test_a_network_whose_head_alone_was_tuned_is_the_frozen_one(tmp_path: Path) 
 
 
 def test_what_is_rounding_has_no_measure() -> None:
-    """Features of which some are the classes' indicators predict them to the last bits."""
+    """Features that include class indicators leave only rounding errors as residuals."""
     labels = np.tile(np.arange(CLASSES), 20)
     noise = np.random.default_rng(0).normal(size=(2, 60, 4))
     train, test = (
@@ -180,7 +180,7 @@ def test_a_network_that_sees_mirror_images_gives_the_mean_of_both() -> None:
 
 
 def test_series_hold_the_measures_of_their_layers(tmp_path: Path) -> None:
-    """By the measures themselves, on features that are computed here."""
+    """The values equal those of the measures on the features of each layer."""
     record = make_laws(tmp_path, rows=60, seed=3)
     rows = {"train": _rows(60, seed=0), "test": _rows(30, seed=1)}
     features = {
@@ -217,7 +217,7 @@ def test_series_hold_the_measures_of_their_layers(tmp_path: Path) -> None:
         assert series.law == fit_law(range(1, 6), series.values[1:])[0]
         assert series.null == fit_law(range(1, 6), series.shuffled[1:])[0]
         noisy = series.split == "train" and series.measure.startswith("residual")
-        # 60 rows of rank 6, after a class token that is the same for all rows
+        # 60 rows of rank 6, after a class token that is equal for all rows
         expected_noise = pytest.approx((1.0, *[(59 - WIDTH) / 59] * 5))
         assert series.noise == (expected_noise if noisy else None)
 

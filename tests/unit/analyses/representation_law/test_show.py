@@ -1,4 +1,4 @@
-"""Figures and section of representation laws: a panel for each budget, setting and split."""
+"""Figures and section of representation laws: one panel per budget, setting and split."""
 
 from __future__ import annotations
 

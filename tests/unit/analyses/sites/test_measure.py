@@ -1,4 +1,4 @@
-"""Heads of simulated sites: pooled bits and the order of four heads; splits of units over sites."""
+"""Heads of simulated sites: pooled bits, the order of four heads, and units split over sites."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write_rows(folder: Path, labels: np.ndarray, patients: Sequence[str] | None 
 
 @pytest.fixture
 def stores(tmp_path: Path) -> tuple[Path, Path]:
-    """1,800 rows of 900 patients, and 300 test rows."""
+    """Writes 1,800 training rows of 900 patients, and 300 test rows."""
     labels = np.random.default_rng(1).integers(CLASSES, size=1800)
     patients, others = ([f"p{row // 2}" for row in range(1800)], [f"t{row}" for row in range(300)])
     test = write_rows(tmp_path / "test", np.arange(300) % CLASSES, others)
@@ -154,12 +154,12 @@ def test_a_site_takes_classes_in_the_ratio_of_dirichlet_weights_times_units() ->
     np.testing.assert_allclose(shares, expected, atol=0.07)
 
 
-# What a pool says, and what is told of sites that train alone.
+# Facts about a pool, and results of sites that train alone
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """240 rows of 20 patients, each with several classes, and 60 test rows of 30."""
+    """Writes 240 rows of 20 patients, each with several classes, and 60 test rows of 30."""
     folder = tmp_path_factory.mktemp("small")
     labels = np.random.default_rng(1).integers(CLASSES, size=240)
     patients = [f"p{row * 5 % 100}" for row in range(240)]
@@ -171,7 +171,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_a_plan_is_for_the_number_of_units_that_it_is_asked_for(tmp_path: Path) -> None:
-    """Noise of a site's own head is that of its own units, at the budget of all."""
+    """A site's own head has noise for the number of its units, at the full budget."""
     for unit in ("image", "patient"):
         inputs = {"delta": 1e-4, "accountant": "pld", "unit": unit}
         make_plan = plan_sizes(method_options(HEAD), "1", inputs, tmp_path)
@@ -217,7 +217,7 @@ def test_heads_alone_are_summed_up_over_sites_and_seeds(pool_and_plans: tuple[Po
     labels = np.arange(60) % 3
 
     def head(right: int) -> np.ndarray:
-        """Scores whose accuracy is `right` of 60."""
+        """Returns scores with an accuracy of `right` out of 60."""
         scores = np.eye(3)[(labels + (np.arange(60) >= right)) % 3]
         return np.asarray(scores, dtype=np.float32)
 

@@ -1,4 +1,4 @@
-"""t-SNE of stored features, and what it measures about itself."""
+"""t-SNE of stored features, and the measurements of its own quality."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write_store(
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of 400 real handwritten digits."""
+    """Writes a store of 400 real handwritten digits."""
     images = load_digits()
     return write_store(tmp_path_factory.mktemp("store"), images.data[:400], images.target[:400])
 
@@ -98,7 +98,7 @@ def test_odd_features_are_embedded(features: np.ndarray) -> None:
     assert facts["tsne_agreement"] == pytest.approx(kept, abs=0.05)
 
 
-# The file of an embedding.
+# The file of an embedding
 
 CLOUD: dict[str, Any] = {"class_names": tuple("abcd")}
 
@@ -133,7 +133,7 @@ def test_a_table_has_every_row_its_label_and_what_was_kept(tmp_path: Path) -> No
     assert facts["tsne_agreement"] == pytest.approx(_kept(truth, plane), abs=0.01)
     reduced = PCA(facts["components"], random_state=3).fit_transform(rows)
     assert facts["pca_agreement"] == pytest.approx(_kept(truth, reduced), abs=0.01)
-    # 3 components keep less than 90% of neighbours of 12 normal features; so do 6, not all 12
+    # of 12 normal features, 3 or 6 components keep less than 90% of neighbours, but 12 keep all
     assert facts["components"] == 12
 
 

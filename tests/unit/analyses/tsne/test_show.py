@@ -1,4 +1,4 @@
-"""Figures of t-SNE: points with the colours of their classes, and what was kept."""
+"""Figures of t-SNE: points have the colour and marker of their class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zero-shot scores from stored features equal open_clip's own."""
+"""Zero-shot scores from stored features equal open_clip's scores."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLASSES = ("airplane", "cat", "dog", "ship")
 
 
 def write_text(path: Path, weights: np.ndarray, **changes: Any) -> Path:
-    """A text artifact as `features.text_embeddings` writes it."""
+    """Writes a text artifact as `features.text_embeddings` does."""
     facts = {
         "format": "dpprobe-text",
         "format_version": 1,
@@ -113,7 +113,7 @@ def test_scores_are_open_clip_s_own(
     assert record["metrics"]["accuracy"] == (expected.argmax(1) == labels).mean()
 
 
-# Clouds of several kinds: by scikit-learn, from cosines that are computed here.
+# Clouds of several kinds: scikit-learn on cosines that are computed here.
 
 
 def _clouds(folder: Path, *, several: bool, patients: int) -> Path:

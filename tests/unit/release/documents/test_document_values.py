@@ -1,4 +1,4 @@
-"""Values in all documents of a bundle: numbers rounded up, texts shown unchanged."""
+"""Values in all documents of a bundle: numbers are rounded up, texts are shown unchanged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_each_rate_that_a_card_states_is_that_of_the_best_attack(tmp_path: Path)
 
 @given(st.text(max_size=40) | st.sampled_from(["- a", "+ a", "# a", "= a", "1. a", "12) a"]))
 def test_markdown_shows_a_text_as_it_is(text: str) -> None:
-    """Backslashes and character references are what CommonMark takes away (sections 2.4, 2.5)."""
+    """CommonMark would remove backslashes and character references (sections 2.4 and 2.5)."""
     written = str(document_values.in_markdown(text))
     line = document_values.one_line(text)
     shown = html.unescape(re.sub(r"\\([!-/:-@[-`{-~])", r"\1", written))
@@ -132,7 +132,7 @@ def test_numbers_are_written_as_people_read_them() -> None:
 
 @given(st.floats(1e-6, 1))
 def test_the_least_probability_of_a_set_is_rounded_down(value: float) -> None:
-    """So that each class of a set has at least what is printed."""
+    """Rounding down ensures that each class in a set has at least the printed probability."""
     shown = float(document_values.html_environment().filters["likely"](value).removesuffix("%"))
     if value >= 0.001:
         assert 0 <= 100 * value - shown < 0.01 + 1e-9
@@ -192,7 +192,7 @@ def test_words_and_formula_are_of_the_unit_of_privacy(
 def test_a_base_model_is_a_name_on_the_hub(
     tmp_path: Path, backbone: dict[str, Any], model: str | None
 ) -> None:
-    """Weights of a file, or none, have no name there."""
+    """Backbones without weights, or with weights from a file, have no name on the Hub."""
     facts = read_facts(write_example(tmp_path / "bundle"))
     known = {"trained": True, "architecture": "resnet50", **backbone}
     changed = facts.backbone.model_copy(update=known)

@@ -1,4 +1,4 @@
-"""The model card: metadata for the Hub's library, text for people, and escapes."""
+"""The model card: metadata for the Hub's library, text for people, and escaping."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VECTORS = {"options": {"family": "external", "model": "clip-vit"}, "architecture
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Release:
-    """A release of images without any measurement."""
+    """Returns a release of an image classifier without any measurements."""
     return example(tmp_path_factory.mktemp("card") / "v1")
 
 
@@ -56,7 +56,7 @@ def changed(
 
 
 def write(release: Release) -> ModelCard:
-    """The card as the Hub's library reads it, and would write it."""
+    """Returns the parsed card and checks that the Hub's library would write the same metadata."""
     text = make_card(*release)
     card = ModelCard(text)
     assert text.startswith(f"---\n{card.data.to_yaml()}\n---\n")
@@ -116,7 +116,7 @@ def test_a_result_that_says_nothing_is_none_for_the_hub(
     assert values["tags"][0] == "differential-privacy"
 
 
-# Changes of a plain release, a line or words that the card has then, and had not before.
+# For each change of a plain release: lines or words that the card then gains.
 SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
     "words": (
         {"card": CardFacts(intended_use="Sorting.", limits="At day.\n\nIn town.", contact="me")},
@@ -250,7 +250,7 @@ def test_each_fact_of_a_release_is_said(plain: Release, case: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_nothing_breaks_out_of_the_card(plain: Release, text: str) -> None:
-    """The same lines as of a harmless text, but for those that show it; nothing else to the Hub."""
+    """A hostile text changes only the lines that show it, and no metadata but the license name."""
 
     def written(words: str) -> ModelCard:
         said = CardFacts(license=words, intended_use=words, limits=words, contact=words)
@@ -262,7 +262,7 @@ def test_nothing_breaks_out_of_the_card(plain: Release, text: str) -> None:
     lines = [line for line in hostile.text.splitlines() if line]
     assert [line for line in lines if line in fixed] == fixed
     shown = [line for line in lines if line not in fixed]
-    # Classes, use, limits and contact; all but the first in paragraphs where the text has two.
+    # Classes, use, limits and contact; all but classes split in two if the text has two paragraphs.
     assert 4 <= len(shown) <= 7
     for line in shown:
         assert "<" not in line

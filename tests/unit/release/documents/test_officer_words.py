@@ -1,4 +1,4 @@
-"""Answers to a privacy officer follow from a statement's facts."""
+"""Answers to a privacy officer follow from the facts in a statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page for a privacy officer: one file that opens offline, says what holds and escapes all."""
+"""The privacy officer's page: one file that opens offline, states the facts and escapes texts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VOID = {"meta", "link", "rect", "line", "circle", "polyline"}
 
 
 class Reader(HTMLParser):
-    """Reads tags that must match, the text, the cells of tables, and the drawings' elements."""
+    """Collects text, table cells and drawn elements of a page, and checks that tags match."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def test_the_table_has_the_rates_of_the_best_attack_rounded_up(plain: Release) -
 
 
 def test_the_curve_is_that_of_the_best_attack_and_its_marks_lie_on_it(plain: Release) -> None:
-    """In a square of 200 units that begins at (44, 8): the rate to the right, its find upwards."""
+    """The plot is 200 units wide and high, with its top left corner at (44, 8)."""
     drawn = read(plain).drawn
     (line,) = [each["points"] for tag, each in drawn if tag == "polyline"]
     points = [tuple(map(float, point.split(","))) for point in line.split()]

@@ -1,4 +1,4 @@
-"""Card, page and statement that somebody changed, with hashes written anew."""
+"""Card, page and statement that somebody edited, with recomputed hashes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_private_key_in_a_statement_is_named(folder: Path) -> None:
 
 
 def check_facts(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Checks a statement; returns it whole."""
+    """Checks a statement and returns all of it."""
     facts = bundle.read_facts(folder)
     plan, options = stated_plans.read_plan(values)[1], method.read_options(facts)[1]
     return dict(rewritten_documents.check_facts(values, plan, options, facts)[1])
@@ -133,7 +133,7 @@ HASHES = {"start.safetensors": "ab" * 32, "rows.npy": "cd" * 32}
 
 @pytest.fixture
 def with_files(original: Path) -> tuple[dict[str, Any], Any, MethodOptions]:
-    """The statement of a head with two public files, its plan and options."""
+    """Returns the statement of a head with two public files, with its plan and its options."""
     values = read_json(original / bundle.STATEMENT_FILE)
     plan = stated_plans.read_plan(values)[1]
     options = method_options({"head": "feature_covariance", "init": "file", **PATHS})
@@ -166,10 +166,10 @@ def test_public_files_without_their_hashes_are_refused(with_files: Any, changes:
         rewritten_documents.check_facts(changed, plan, options, facts)
 
 
-# test units: stated exactly if a part measures some
+# Number of test units: stated exactly if a measured part of the release uses them.
 
 
-# The source's, or drawn by ids.
+# Splits as in a statement: by the source or by id. The second item lists the keys at fault.
 SPLITS: list[tuple[Any, tuple[str, ...]]] = [
     ({"by": "source"}, ()),
     ({"by": "id", "public_seed": 0, "fraction": 0.2}, ()),

@@ -1,4 +1,4 @@
-"""The ledger books before noise is drawn, notices what was altered, and sums what was released."""
+"""The ledger books releases before noise is drawn, detects edits, and adds up epsilons."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def booking(
 
 
 def mu_epsilon(*sigmas: float) -> float:
-    """The exact price of Gaussian mechanisms, from their definition."""
+    """Returns the exact epsilon of Gaussian mechanisms, from the definition."""
     return round_up(gaussian_epsilon(math.sqrt(sum(s**-2 for s in sigmas)), DELTA))
 
 
@@ -74,7 +74,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 @pytest.fixture
 def three_lines(ledger: Ledger) -> Ledger:
-    """One entry of each state but open, of a unit whose reason has letters of two bytes."""
+    """Returns a ledger with an abandoned and an open entry; the reason has two-byte letters."""
     ledger.book_release(booking("first"), FREE)
     ledger.abandon_entry(1, "der Rechner fiel aus, nichts verließ ihn")
     ledger.book_release(booking("second"), FREE)
@@ -132,7 +132,7 @@ TIGHT: dict[str, Any] = {
 
 @pytest.mark.parametrize("target", [1.0, 1.9])
 def test_a_release_that_asks_for_the_whole_limit_is_booked(ledger: Ledger, target: float) -> None:
-    """Its plan's price and the ledger's come from grids that may differ."""
+    """Plan and ledger compute epsilon on grids that may differ."""
     sampled = replace(gaussian(1.0, count=60), sample_rate=0.02)
     asked = Target(n=5000, epsilon=target, delta=DELTA)
     plan = calibrate([sampled], asked, cache=ledger.path.parent / "calibration")
@@ -197,7 +197,7 @@ def test_reading_writes_nothing(ledger: Ledger) -> None:
 def test_every_altered_byte_is_noticed(three_lines: Ledger) -> None:
     whole = three_lines.path.read_bytes()
     for place, byte in enumerate(whole):
-        # the other case, as of a number's exponent, or one of these in turn: hundreds of each
+        # the lowest bit flipped and, in turn, another case (of an exponent), a newline, a space ...
         turn = (byte ^ 0x80, byte ^ 0x20, ord("\n"), byte ^ 0x20, ord(" "), byte ^ 0x20, 0)
         for other in {byte ^ 1, turn[place % len(turn)]} - {byte}:
             altered = bytearray(whole)
@@ -267,7 +267,7 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
 def test_a_line_cut_at_every_length_is_as_if_never_written(
     three_lines: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A crash between the write and the flush leaves any part of the line."""
+    """A crash between the write and the flush may leave any prefix of the line."""
     before = three_lines.path.read_bytes()
     three_lines.book_release(booking("third"), FREE)
     line = three_lines.path.read_bytes()[len(before) :]
@@ -282,7 +282,7 @@ def test_a_line_cut_at_every_length_is_as_if_never_written(
         check_tokens(caplog.text, three_lines.path, "last line")
         assert three_lines.path.read_bytes().startswith(before)
         assert [entry.booking.release for entry in three_lines.read_entries()][2:] == ["other"]
-    # Blocks that a file system had reserved and not written hold zeros.
+    # A file system may reserve blocks without writing them: they contain zeros.
     three_lines.path.write_bytes(before + bytes(512))
     assert len(three_lines.read_entries()) == 2
     three_lines.path.write_bytes(b'{"booking":{"id')  # the first line may be torn too
@@ -294,7 +294,7 @@ def test_a_line_cut_at_every_length_is_as_if_never_written(
 def test_a_line_without_its_newline_counts(
     three_lines: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may be a booking whose newline was damaged: to count it errs on the safe side."""
+    """The line may be a booking whose newline was damaged: counting it errs on the safe side."""
     whole = three_lines.path.read_bytes()
     three_lines.path.write_bytes(whole[:-1])
     assert len(three_lines.read_entries()) == 2
@@ -332,7 +332,7 @@ def test_a_full_disk_books_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPat
 
 
 def slowly(bookings: Sequence[Booking], delta: float) -> Spent:
-    """Leaves another writer time to book on the same sum, if it is let in."""
+    """Composes after a pause, in which a second writer could book if the lock did not stop it."""
     time.sleep(0.2)
     return compose_bookings(bookings, delta)
 
@@ -385,7 +385,7 @@ def test_threads_of_one_process_wait_for_each_other(
 
 
 def _die_after_writing(path: Path, flushed: bool) -> None:
-    """Books, and is killed right before or right after the line is flushed."""
+    """Books a release and kills the process right before or right after the line is flushed."""
     fsync = os.fsync
 
     def die(descriptor: int) -> None:
@@ -411,7 +411,7 @@ def test_a_killed_booking_frees_the_lock_and_counts_once_its_line_is_whole(
     assert ledger.book_release(booking("next"), FREE).number == 2
 
 
-# The printed entries and totals of a ledger, and the changes that a person may make.
+# Printed entries and totals of a ledger, and the changes that a user may make.
 
 
 REASON = "the job died before its noise"
@@ -463,7 +463,7 @@ def test_an_empty_ledger_says_that_no_release_is_recorded(ledger: Ledger) -> Non
 
 
 def read_table(text: str) -> list[list[str]]:
-    """The cells of a printed table, whose columns begin below their titles."""
+    """Returns the cells of a printed table, whose columns are aligned with their titles."""
     head, *rows = text.split("\n\n")[1].splitlines()
     starts = [match.start() for match in re.finditer(r"(?:^|(?<=  ))\S", head)]
     ends = [*starts[1:], None]
@@ -494,7 +494,7 @@ def test_each_entry_is_a_row_with_its_prices_and_state(ledger: Ledger) -> None:
 
 
 def test_totals_are_printed_by_side_of_each_split_and_for_any_unit(ledger: Ledger) -> None:
-    """Totals count entries at the largest delta of the releases, or at a requested delta."""
+    """Totals use the largest delta of the counted releases, or a requested delta."""
     test = replace(part("test", gaussian(10.0)), delta=1e-3)
     ledger.book_release(booking("a", part("train", gaussian(5.0)), test), FREE)
     ledger.book_release(booking("b", part("train", gaussian(5.0)), split="seed_2"), FREE)
@@ -507,7 +507,7 @@ def test_totals_are_printed_by_side_of_each_split_and_for_any_unit(ledger: Ledge
             "a training unit of split hash_20": 1 / 5,
             "a test unit of split hash_20": 1 / 10,
             "a training unit of split seed_2": 1 / 5,
-            "any unit": math.sqrt(2) / 5,  # trained on in both splits
+            "any unit": math.sqrt(2) / 5,  # in the training set of both splits
         }
         assert len(lines) == 1 + len(wanted)
         for line, (who, mu) in zip(lines[1:], wanted.items(), strict=True):
@@ -523,7 +523,7 @@ def test_a_bound_is_called_one(ledger: Ledger) -> None:
     for each in chain:
         ledger.book_release(each, FREE)
     text = describe_ledger(ledger, delta=DELTA)
-    shared = exact_epsilon(2 / 5)  # 1 / sigma of both add up
+    shared = exact_epsilon(2 / 5)  # values of 1 / sigma add up
     for who in ("a training unit of split hash_20", "any unit"):
         found = re.search(rf"{who}: epsilon (\S+) \(upper", text)
         assert found, text
@@ -547,7 +547,7 @@ def test_ledgers_that_are_added_are_named_with_the_joint_total(tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", [DiskError, WaitingError])
 def test_a_job_whose_entry_stays_open_is_not_tried_again(kind: type[DpprobeError]) -> None:
-    """A second try would be refused, and its log would replace the reason."""
+    """A retry would be refused, and its log would overwrite the reason."""
     error = kind("the disk is full")
     with pytest.raises(kind) as told, ledger_file.tell_of_entry("3 of x.jsonl"):
         raise error

@@ -1,7 +1,7 @@
-"""Histories of three ledgers that hypothesis draws, against a model of a few lines.
+"""Random histories of three ledgers (by hypothesis), compared with a short model.
 
-Whatever is booked, closed, abandoned, cut short or refused: the files record exactly the completed
-actions, and the total is the worst unit's.
+After any sequence of bookings, closings, abandonments, torn lines and refusals, the files record
+exactly the completed actions, and the total is that of the unit with the largest epsilon.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOTHING = Spent(epsilon=0.0, exact=True, entries=0)
 
 @dataclass
 class Noted:
-    """What the model knows of an entry."""
+    """An entry in the model."""
 
     dataset: str
     booking: Booking
@@ -60,10 +60,10 @@ class Histories(RuleBasedStateMachine):
     def ledger(self, dataset: str) -> Ledger:
         return Ledger.of_dataset(self.folder, dataset)
 
-    # the model
+    # Model
 
     def joined(self, dataset: str, *extra: Noted) -> list[Noted]:
-        """Counted entries of all ledgers that are added up, and of this one."""
+        """Returns the counted entries of this ledger and of all ledgers added to it."""
         pairs = [
             {each.dataset, each.booking.same_units_as}
             for each in (*self.noted, *extra)
@@ -75,7 +75,7 @@ class Histories(RuleBasedStateMachine):
         return [each for each in (*self.noted, *extra) if each.counts and each.dataset in known]
 
     def worst(self, counted: list[Noted]) -> float:
-        """The largest mu of a unit, over all its sides in all splits; of chains 1 / sigma adds."""
+        """Returns a unit's largest mu on any sides of the splits; 1 / sigma adds up in a chain."""
         splits = sorted({(each.dataset, each.booking.split) for each in counted})
         worst = 0.0
         for sides in itertools.product(("train", "test"), repeat=len(splits)):
@@ -97,7 +97,7 @@ class Histories(RuleBasedStateMachine):
         return math.sqrt(worst)
 
     def why_not(self, asked: Noted, limit: float | None) -> str | None:
-        """Words of the refusal that must come, or None."""
+        """Returns words of the expected refusal, or None if the booking must succeed."""
         booking = asked.booking
         for each in self.noted:
             mine = each.dataset == asked.dataset
@@ -116,7 +116,7 @@ class Histories(RuleBasedStateMachine):
                 return "above max_epsilon"
         return None
 
-    # what is done
+    # Actions
 
     @rule(
         dataset=st.sampled_from(DATASETS),
@@ -200,13 +200,13 @@ class Histories(RuleBasedStateMachine):
 
     @rule(dataset=st.sampled_from(DATASETS), length=st.integers(1, 60))
     def cut_a_line_short(self, dataset: str, length: int) -> None:
-        """A job dies while it writes: the line counts nothing."""
+        """Simulates a job that dies while writing: the partial line is not counted."""
         path = self.ledger(dataset).path
         if self.lines[dataset] and path.read_bytes() == self.lines[dataset]:
             with path.open("ab") as stream:
                 stream.write(self.lines[dataset][:length])
 
-    # what must hold
+    # Invariants
 
     @invariant()
     def files_hold_what_was_done(self) -> None:
@@ -265,7 +265,7 @@ TestHistories.settings = settings(
 
 
 def test_ledgers_join_through_a_third_which_need_not_be_released_from(tmp_path: Path) -> None:
-    """b belongs to a, and c to b: all three count wherever one is released from."""
+    """Dataset b belongs to a, and c to b: a release from any of them counts all three."""
     plain = Booking(
         release="v1",
         study="clinic",
@@ -284,5 +284,5 @@ def test_ledgers_join_through_a_third_which_need_not_be_released_from(tmp_path: 
     tight = Limits(delta=DELTA, max_epsilon=exact_epsilon(math.sqrt(3) / 5.0))
     with pytest.raises(BudgetError, match="above max_epsilon"):
         a.book_release(replace(plain, release="v2"), tight)
-    # three splits of three datasets with equal keys: a unit may be on another side in each
+    # three splits whose hash keys are equal: a unit may be on a different side in each
     assert {each.split for each in a.list_bookings()} == {"one", "b: one", "c: one"}

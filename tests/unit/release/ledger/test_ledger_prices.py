@@ -1,4 +1,4 @@
-"""The total cost of bookings to one unit, against other libraries and a search of all sides."""
+"""The total cost of bookings to one unit, compared with other libraries and brute force."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SIGMAS = st.sampled_from([3.0, 4.5, 7.0, 20.0])
 
 @st.composite
 def releases(draw: Any) -> list[Booking]:
-    """A few bookings of training, test, or both units, in one of three splits."""
+    """Draws bookings of training data, test data or both, each in one of three splits."""
     made = []
     for number in range(draw(st.integers(1, 5))):
         sides = draw(st.sampled_from(["train", "test", "both"]))
@@ -59,7 +59,7 @@ def releases(draw: Any) -> list[Booking]:
 
 
 def find_worst(bookings: Sequence[Booking]) -> float:
-    """The largest mu of a unit, over all its sides: one side in each split."""
+    """Returns the largest mu of a unit, over all assignments to train or test in each split."""
     splits = sorted({each.split for each in bookings})
     worst = 0.0
     for sides in itertools.product(("train", "test"), repeat=len(splits)):
@@ -110,7 +110,7 @@ def test_no_release_costs_nothing_and_attacks_on_it_guess() -> None:
 def test_a_unit_in_cohorts_of_one_chain_pays_for_sums_that_meet(
     made: list[tuple[float, str | None]],
 ) -> None:
-    """Values of 1 / sigma of a chain add up: at most k times their squares, by Cauchy."""
+    """By Cauchy, the squared sum of k values 1 / sigma is at most k times the sum of squares."""
     bookings = [
         replace(
             booking(str(n), part("train", gaussian(sigma), gaussian(9.0, 2, name="own"))),
@@ -129,7 +129,7 @@ def test_a_unit_in_cohorts_of_one_chain_pays_for_sums_that_meet(
 
 
 def test_test_results_and_sampled_sums_of_a_chain_have_noise_of_their_own() -> None:
-    """They are released once each: only training sums, unsampled and single, are read again."""
+    """Later cohorts reread only training sums that are unsampled and released once."""
     parts = part("train", SAMPLED), part("test", gaussian(2.0))
     chain = [replace(booking(str(n), *parts), place=f"a/v {n}") for n in (1, 2)]
     alone = [replace(each, place=None) for each in chain]
@@ -137,7 +137,7 @@ def test_test_results_and_sampled_sums_of_a_chain_have_noise_of_their_own() -> N
 
 
 def test_a_split_with_one_side_is_known_exactly_and_the_worse_of_two_is_not() -> None:
-    """A bound of attacks is exact if one unit is most at risk at each rate."""
+    """The bound on attacks is exact only if the same unit is most at risk at every rate."""
     one = booking("a", part("train", gaussian(5.0)))
     two = booking("b", part("train", gaussian(5.0)), part("test", gaussian(7.0)))
     assert bound_bookings([one], RATES, DELTA).exact
@@ -159,7 +159,7 @@ def test_sampled_sums_are_bounded_as_dp_accounting_does() -> None:
 def test_a_search_and_other_releases_are_bounded_by_renyi_divergences(
     more: tuple[float, ...],
 ) -> None:
-    """A search alone has the plan's own price, which is smaller or equal."""
+    """A search without other releases costs its plan's epsilon, at most the Renyi bound."""
     search = part("train", gaussian(9.0), selection=Selection(mean=4, repeated=("gradients",)))
     bookings = [booking("search", search)]
     bookings += [booking(str(sigma), part("train", gaussian(sigma))) for sigma in more]
@@ -175,7 +175,7 @@ def test_a_search_and_other_releases_are_bounded_by_renyi_divergences(
     else:
         assert spent.epsilon == pytest.approx(search.epsilon, rel=1e-5)
         assert spent.epsilon <= limit
-    # a search is known by its epsilon alone: attacks are those of any (epsilon, delta)
+    # only the epsilon of a search is known: the bound is for any (epsilon, delta) mechanism
     bound = bound_bookings(bookings, RATES, DELTA)
     assert not bound.exact
     factor = math.exp(spent.epsilon)
@@ -202,12 +202,12 @@ def test_a_release_above_max_epsilon_is_refused_with_both_totals() -> None:
         assert words in said, said
     refuse_excess(booked, asked, replace(LIMITS, max_epsilon=after * 1.0001), ledger="the book")
     refuse_excess(booked, asked, Limits(delta=DELTA), ledger="the book")
-    # at a larger delta the epsilons are smaller
+    # a larger delta gives smaller epsilons
     refuse_excess(booked, asked, Limits(delta=1e-2, max_epsilon=after * 0.9), ledger="the book")
 
 
 def test_a_release_above_max_risk_is_refused_with_both_risks() -> None:
-    """Two releases of sigma 5 have mu = sqrt(2) / 5; an advantage is 2 Phi(mu / 2) - 1."""
+    """Two releases with sigma 5 have mu = sqrt(2) / 5; the advantage is 2 Phi(mu / 2) - 1."""
     booked, asked = [booking("old", part("train", gaussian(5.0)))], booking("new")
     before, after = (2 * ndtr(math.sqrt(n) / 10) - 1 for n in (1, 2))
     loose, tight = (Risk(advantage=round(after * times, 6)) for times in (1.001, 0.999))
@@ -222,7 +222,7 @@ def test_a_release_above_max_risk_is_refused_with_both_risks() -> None:
     assert "above max_risk" in str(refusal_of(refuse_excess, booked, asked, both, ledger=""))
     both = Limits(delta=DELTA, max_epsilon=0.01, max_risk=loose)
     assert "above max_epsilon" in str(refusal_of(refuse_excess, booked, asked, both, ledger=""))
-    rate = Risk(true_positives=0.0015, at=0.001)  # 0.0025 is allowed by mu = 0.28
+    rate = Risk(true_positives=0.0015, at=0.001)  # mu = 0.28 allows 0.0025
     refusal = refusal_of(
         refuse_excess, booked, asked, Limits(delta=DELTA, max_risk=rate), ledger=""
     )

@@ -1,4 +1,4 @@
-"""A booking whose units contradict earlier ones is refused, with the entry and the remedy."""
+"""A booking whose units contradict earlier ones is refused; the error names entry and remedy."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ BOTH = (TRAIN, part("test", gaussian(9.0)))
 
 
 def asked(name: str, data: str = "", **more: Any) -> Booking:
-    """A booking of other data than any other, unless `data` is given."""
+    """Returns a booking whose data differ from all other bookings' unless `data` is given."""
     values: dict[str, Any] = {"unit": "image", "split": "hash_20", "parts": (TRAIN,), **more}
     identity = f"options {data or f'data-of-{name}'}"
     return Booking(release=name, study="clinic", identity=identity, **values)
 
 
 class Named(Units):
-    """Units whose images are known to be others."""
+    """Units with names whose images are known to differ from all others."""
 
     contents = Contents({}, pixels=True)
 
@@ -64,7 +64,7 @@ def named(*train: str, test: tuple[str, ...] = ()) -> Units:
 def tables(
     folder: Path, train: list[str], test: list[str], *, level: int = 0, verify: str = "decode"
 ) -> Units:
-    """Writes tables of these images, and of enough others; returns their units, without names."""
+    """Writes tables of these images and three fillers; returns their units, without names."""
     others = [f"{folder.name} {number}" for number in range(3)]
     images = {"train": [*train, *others], "test": test}
     encoded = {
@@ -81,7 +81,7 @@ def book(folder: Path, dataset: str, booking: Booking, units: Units | None, **mo
 
 @pytest.mark.parametrize("other", [named("Ann", "Di"), named("Eva", test=("Ann",))])
 def test_names_that_another_ledger_has_too_are_refused(tmp_path: Path, other: Units) -> None:
-    """On whichever side; a person says that they are other people, or adds the ledgers up."""
+    """Names on either side count. Users may declare different people, or add up the ledgers."""
     book(tmp_path, "a", asked("v1"), named("Ann", test=("Bo",)))
     said = refusal_of(book, tmp_path, "b", asked("v2"), other)
     assert said
@@ -100,7 +100,7 @@ def test_names_that_another_ledger_has_too_are_refused(tmp_path: Path, other: Un
 
 
 def test_each_entry_of_a_ledger_is_compared_by_the_units_that_it_had(tmp_path: Path) -> None:
-    """Data of a dataset may change between two releases."""
+    """The data of a dataset may change between two releases."""
     for name, units in (("v1", named("Ann")), ("v2", named("Bo")), ("v3", named("Bo", "Cy"))):
         book(tmp_path, "a", asked(name), units)
     for name, number in (("Ann", 1), ("Bo", 2), ("Cy", 3)):
@@ -111,7 +111,7 @@ def test_each_entry_of_a_ledger_is_compared_by_the_units_that_it_had(tmp_path: P
 
 
 def test_equal_images_or_features_are_the_same_units_whatever_their_names(tmp_path: Path) -> None:
-    """A person may declare that equal names are other people, not that equal images are others."""
+    """Users may declare that equal names are different people, but not that equal images are."""
     x = tables(tmp_path / "x", ["p", "q"], ["r"])
     y = tables(tmp_path / "y", ["s", "r"], ["t"])
     book(tmp_path, "a", asked("v1", data="d1"), x)
@@ -123,7 +123,7 @@ def test_equal_images_or_features_are_the_same_units_whatever_their_names(tmp_pa
 
 
 def test_an_entry_without_hashes_is_compared_by_the_dataset_s_tables(tmp_path: Path) -> None:
-    """As the entries of a classifier in Python, which names no units."""
+    """For example, entries of the Python classifier name no units."""
     book(tmp_path, "a", asked("v1"), None)
     units = tables(tmp_path / "x", ["p"], ["r"])
     book(tmp_path, "free", asked("w"), named())
@@ -135,7 +135,7 @@ def test_an_entry_without_hashes_is_compared_by_the_dataset_s_tables(tmp_path: P
 def test_a_split_whose_images_moved_is_refused_and_another_split_is_not(tmp_path: Path) -> None:
     x = tables(tmp_path / "x", ["p", "q"], ["r"])
     y = tables(tmp_path / "y", ["q", "r"], ["p"])
-    book(tmp_path, "a", asked("v1"), None)  # of unknown units: compared with nothing
+    book(tmp_path, "a", asked("v1"), None)  # units unknown: compared with nothing
     book(tmp_path, "a", asked("v2"), x)
     said = str(refusal_of(book, tmp_path, "a", asked("v3"), y))
     check_tokens(said, "entry 2", "v2", "hash_20", "split_seed")
@@ -147,7 +147,7 @@ def test_an_image_on_both_sides_is_refused_where_both_are_read(tmp_path: Path) -
     said = str(refusal_of(book, tmp_path, "a", asked("v1", parts=BOTH), units))
     check_tokens(said, "image", "splits")
     book(tmp_path, "a", asked("v1", parts=BOTH[:1]), units)
-    # its test copy would now be read as well
+    # its test set would then be used as well
     check_tokens(
         str(refusal_of(book, tmp_path, "a", asked("v2", parts=BOTH[1:]), units)), "entry 1"
     )
@@ -160,7 +160,7 @@ def test_an_image_on_both_sides_is_refused_where_both_are_read(tmp_path: Path) -
         ("a", {"unit": "patient", "column": "case"}, False),
         ("a", {"unit": "patient", "column": "who"}, True),
         ("b", {"unit": "image", "column": None}, False),
-        ("b", {"unit": "patient", "column": "case"}, True),  # its name for the same people
+        ("b", {"unit": "patient", "column": "case"}, True),  # another column for the same people
     ],
 )
 def test_prices_to_other_units_are_not_added_up(
@@ -173,7 +173,7 @@ def test_prices_to_other_units_are_not_added_up(
     if said is not None:
         asked_for = [more["unit"], *filter(None, [more["column"]])]
         check_tokens(said, "'v2'", *asked_for, "entry 1", "v1", "patient", "who")
-    book(tmp_path, "c", asked("v3"), None)  # in a ledger of its own
+    book(tmp_path, "c", asked("v3"), None)  # in a ledger without other entries
 
 
 def test_a_dataset_that_nobody_knows_is_no_partner(
@@ -185,14 +185,14 @@ def test_a_dataset_that_nobody_knows_is_no_partner(
         check_tokens(str(said), "'v2'", f"same_units_as: {other}")
     book(tmp_path, "b", asked("v2", same_units_as="a"), None)
     assert caplog.text == ""
-    more = {"datasets": ["later"]}  # of the study, without a ledger so far
+    more = {"datasets": ["later"]}  # in the study, but without a ledger so far
     book(tmp_path, "b", asked("v3", same_units_as="later"), None, **more)
     check_tokens(caplog.text, "'v3'", "same_units_as: later", "ledger")
     assert Ledger.of_dataset(tmp_path, "b").list_added() == ["a"]
 
 
 def test_a_lost_key_stops_all_bookings_with_units(tmp_path: Path) -> None:
-    """Without it nobody can tell if units are the same."""
+    """Without the key, units cannot be compared."""
     book(tmp_path, "a", asked("v1"), named("Ann"))
     (tmp_path / "units.key").unlink()
     with refuses(DataError, tmp_path / "units.key", "backup"):
@@ -208,7 +208,7 @@ def test_bookings_without_a_hash_of_their_data_are_not_of_equal_data(tmp_path: P
     assert Ledger.of_dataset(tmp_path, "b").entry_of("v2")
 
 
-# Hashes tell units of two ledgers, and nothing to those who lack the key.
+# Hashes identify shared units of two ledgers, but reveal nothing without the key.
 
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -240,7 +240,7 @@ def test_of_two_processes_with_the_same_units_one_books(tmp_path: Path) -> None:
 
 
 def test_hashes_without_the_key_tell_nothing(tmp_path: Path) -> None:
-    """Two keys give two sets of hashes of the same images."""
+    """Different keys give different hashes of the same images."""
     made = write_tables(tmp_path, {"train": ["x", "y", "z"], "test": ["w"]})
     assert [find_tables(tmp_path, each) for each in (None, made, "x")] == [tmp_path] * 2 + [None]
     units = Units(names={}, tables=tmp_path)
@@ -250,7 +250,7 @@ def test_hashes_without_the_key_tell_nothing(tmp_path: Path) -> None:
 
 
 def test_pixels_are_compared_too(tmp_path: Path) -> None:
-    """The same picture in another file, without loss, is the same picture."""
+    """Lossless copies of one picture are equal, even if their files differ."""
     found = []
     for level in (0, 9):
         written = [
@@ -272,10 +272,10 @@ def png(number: int, level: int) -> bytes:
     return stream.getvalue()
 
 
-# The same picture with another compression, of which `verify: hash` compares no pixels.
+# The same picture with another compression level; `verify: hash` does not compare pixels.
 
 
-SPENT = part("train", gaussian(1.6))  # epsilon 2.56, and 3.80 twice
+SPENT = part("train", gaussian(1.6))  # epsilon 2.56, or 3.80 if released twice
 LIMITED = Limits(delta=DELTA, max_epsilon=3.0)
 
 
@@ -315,7 +315,7 @@ def test_a_picture_with_another_compression_does_not_pay_on_both_sides(
 
 
 def test_images_that_nobody_can_compare_are_never_called_different(tmp_path: Path) -> None:
-    """Both sides are added up, as an upper bound, and another dataset is refused or declared."""
+    """Both sides are added up, as an upper bound; another dataset is refused or declared."""
     parts = (SPENT, part("test", gaussian(1.6)))
     gone = Units(names={}, tables=None)  # the split tables are missing
     ledger = Ledger.of_dataset(tmp_path, "a")
@@ -348,7 +348,7 @@ def test_undecodable_images_are_not_compared(
 
 
 def test_current_tables_compare_the_images_of_an_earlier_entry(tmp_path: Path) -> None:
-    """If they have all of its images; entries of older versions do not say how they compared."""
+    """An old entry without a kind of comparison uses today's tables if they have all its images."""
     units = tables(tmp_path / "a", ["p"], ["r"])
     bare = replace(units, tables=None)
     bytes_only = {split: {*table} for split, table in units.contents.images.items()}
@@ -361,7 +361,7 @@ def test_current_tables_compare_the_images_of_an_earlier_entry(tmp_path: Path) -
     copied = tables(tmp_path / "c", ["p"], ["t"], level=9)
     with refuses(PrivacyError, "images", "also in entry 1"):
         book(tmp_path, "c", asked("v3"), copied, other_units_than=["b"])
-    tables(tmp_path / "a", ["p"], ["u"])  # without one of the entry's images
+    tables(tmp_path / "a", ["p"], ["u"])  # one of the entry's images is missing
     with refuses(PrivacyError, "pixels", "other_units_than"):
         book(tmp_path, "d", asked("v4"), tables(tmp_path / "d", ["v"], ["w"]))
 
@@ -371,10 +371,10 @@ def test_current_tables_compare_the_images_of_an_earlier_entry(tmp_path: Path) -
 def test_a_unit_of_two_cohorts_pays_for_sums_that_meet(
     tmp_path: Path, horizon: int, order: tuple[str, ...]
 ) -> None:
-    """A third dataset, of a release that costs next to nothing, joins the ledgers of both."""
+    """A third dataset, with a release of nearly no cost, joins the two ledgers."""
     factorisation, sigma = Factorisation.make(horizon), 5.0
     c = factorisation.coefficients
-    moved = [c[0], *(after + before for before, after in pairwise(c))]  # places 1 and 2
+    moved = [c[0], *(after + before for before, after in pairwise(c))]  # a unit in cohorts 1 and 2
     true = float(np.linalg.norm(moved)) / factorisation.column_norm / sigma
     accountant = PLDAccountant().compose(GaussianDpEvent(1 / true))
     limits = Limits(delta=DELTA, max_epsilon=accountant.get_epsilon(DELTA))
@@ -397,7 +397,7 @@ def test_a_unit_of_two_cohorts_pays_for_sums_that_meet(
     spent = ledger.compute_spent(DELTA)
     assert limits.max_epsilon is not None
     assert spent.epsilon > limits.max_epsilon
-    wanted = math.hypot(2 / sigma, math.sqrt(8) / 100)  # gradients have noise of their own
+    wanted = math.hypot(2 / sigma, math.sqrt(8) / 100)  # gradients have independent noise
     assert spent.epsilon == pytest.approx(gaussian_epsilon(wanted, DELTA), rel=1e-4)
     assert not spent.exact
     risk = bound_bookings(ledger.list_bookings(), [0.001], DELTA)
@@ -412,7 +412,7 @@ SPLITS_OF_PEOPLE = st.fixed_dictionaries({"train": PEOPLE, "test": PEOPLE})
 def test_releases_share_units_if_any_name_is_in_both(
     one: dict[str, list[str]], other: dict[str, list[str]]
 ) -> None:
-    """In whichever split, and in another spelling of capitals and spaces."""
+    """Neither the split nor case nor surrounding spaces matter."""
     key = bytes(range(32))
     first, second = (Units(names=each, tables=None).hash_with(key) for each in (one, other))
     people = [
@@ -440,7 +440,7 @@ def test_an_image_moved_if_it_is_on_one_side_alone_and_later_on_the_other(
     to_train = (test - train) & (later_train - later_test)
     assert count_moved(first, second) == len(to_test) + len(to_train)
     assert count_moved(second, first) == count_moved(first, second)
-    # each side of one release that is read, with the other side of the other release
+    # pairs: a side that one release uses, and the opposite side in the other release
     both = {"train", "test"}
     paying = len(train & later_test) + len(test & later_train)
     assert count_paying_twice(first, both, second, both) == paying

@@ -1,4 +1,4 @@
-"""The sentences of release parts, which are asserted in this module alone."""
+"""The sentences of release parts, which only this module asserts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def statement(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def statements(statement: dict[str, Any], unit: str, *, vectors: bool) -> list[dict[str, Any]]:
-    """Statements with each part in each form, of one unit."""
+    """Returns statements with each part in each form, for one unit of privacy."""
     options = {"family": "external", "model": "some"}
     public = statement["public_data"] | ({"backbone_options": options} if vectors else {})
     plain = {**statement, "unit": unit, "public_data": public}
@@ -129,7 +129,7 @@ def test_results_that_no_epsilon_covers_are_named_and_the_rest_counted(
     )
 
 
-# numbers
+# Numbers
 
 
 EPSILONS = st.floats(0.01, 100)
@@ -166,7 +166,7 @@ def test_no_sentence_promises_less_than_its_own_field(
     assert epsilon <= float(of) <= epsilon * 1.0011
 
 
-# absences: a sentence says that nothing is there only by the fact that shows it
+# Absence: a sentence denies a fact only if the statement's field shows that it is absent.
 
 
 @pytest.mark.parametrize("sites", [None, of_sites()])
@@ -223,7 +223,7 @@ def test_what_a_result_leaves_out_is_no_more_than_its_counts_show() -> None:
         assert ("Too few rows" in said["released"]) == (block is few)
 
 
-# whom to trust, and what was learned from
+# Trust among sites, and the training data
 
 
 @pytest.mark.parametrize("colluders", [1, 2])
@@ -256,7 +256,7 @@ def test_an_aggregator_is_trusted(names: str, of_one: bool) -> None:
 
 
 def test_shares_never_cost_more_than_their_sentence_says() -> None:
-    """From the smallest share that releases have: less than 10^-1000."""
+    """The smallest share of any release gives less than 10^-1000."""
     for share in (50.0, 90.0, 9e3):
         block = describe_sites(
             "abc",

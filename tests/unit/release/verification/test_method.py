@@ -1,4 +1,4 @@
-"""The options that a bundle states, and the head that they imply."""
+"""Options that a bundle states, and the head that they imply."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> bundle.BundleFacts:
 def stating(
     facts: bundle.BundleFacts, options: dict[str, Any], *, several: bool = False, **head: Any
 ) -> bundle.BundleFacts:
-    """The facts of a head with these options, completed, and other facts beside them."""
+    """Returns facts of a head with these options, completed by defaults, and other changes."""
     full = method_options(options).model_dump(mode="json")
     update = {"options": full, "link": "softmax", "class_priors": None, "chosen": None} | head
     changed = facts.head.model_copy(update=update)
@@ -78,7 +78,7 @@ def test_a_softmax_takes_no_several_labels(
 def test_options_that_are_newer_than_a_bundle_have_their_defaults(
     facts: bundle.BundleFacts,
 ) -> None:
-    """A bundle lacks them; what it states, it states as this version would."""
+    """A bundle lacks newer options; those that it states must be written as in this version."""
     short = {"head": "feature_covariance"}
 
     def state(options: dict[str, Any]) -> bundle.BundleFacts:
@@ -219,13 +219,13 @@ HEADS: dict[str, tuple[Callable[[Tensors], Tensors], str]] = {
 
 @pytest.fixture(scope="module")
 def balanced(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle that released its class frequencies."""
+    """Makes a bundle with released class frequencies."""
     options = {"head": "feature_covariance", "normalize": "l2", "class_priors": "released"}
     return write_example(tmp_path_factory.mktemp("balanced") / "whole", options=options)
 
 
 def check_content(folder: Path, content: bytes | None) -> tuple[str, bool]:
-    """Checks the bundle with another content of its head; None for its own."""
+    """Checks the bundle with new content of its head file; None leaves the file unchanged."""
     facts, values = bundle.read_facts(folder), json.loads((folder / "privacy.json").read_text())
     plan, options = stated_plans.read_plan(values)[1], method_options(facts.head.options)
     path = folder / bundle.HEAD_FILE

@@ -1,4 +1,4 @@
-"""A bundle is checked by whoever is handed it: edits are noticed, hashed anew or not."""
+"""Anyone who receives a bundle can verify it: edits are noticed, even with recomputed hashes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.support.refusals import check_tokens, refuses
 from tests.support.shown_scores import draw_of, head, of_test_rows
 from tests.unit.release.test_signing import write_keys
 
-# What a writer of documents raises of values that lack a part, or have another type.
+# Errors that writers of documents raise if values lack a part or have another type.
 UNWRITABLE = (
     *(AttributeError, DpprobeError, LookupError, StopIteration, TypeError),
     *(UndefinedError, ValidationError),
@@ -80,7 +80,7 @@ def evaluation(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle in order, of a head without sampling."""
+    """Makes an intact bundle of a head that was trained without sampling."""
     place = tmp_path_factory.mktemp("bundle")
     folder = write_example(
         place / "whole",
@@ -105,7 +105,7 @@ def bundle(original: Path, tmp_path: Path) -> Path:
 
 
 def documented(folder: Path) -> None:
-    """Writes card, page and sums for what bundle.json and privacy.json say."""
+    """Rewrites card, page and hashes from bundle.json and privacy.json."""
     facts = files.BundleFacts.model_validate(read_json(folder / files.FACTS_FILE))
     statement = read_json(folder / files.STATEMENT_FILE)
     for name, make in ((files.CARD_FILE, make_card), (files.PAGE_FILE, make_page)):
@@ -114,7 +114,7 @@ def documented(folder: Path) -> None:
 
 
 def test_sentences_of_a_statement_are_shown_whole(original: Path) -> None:
-    """The sentences on a choice are several: `verify` prints them uncut."""
+    """A choice has several sentences, and `verify` prints them uncut."""
     stated = read_json(original / "privacy.json")
     words = [explain_choice(stated["choice"], stated), *explain_statement(stated).not_covered]
     assert max(map(len, words)) > 600, "no sentence here was ever cut"
@@ -159,7 +159,7 @@ def test_other_heads_pass(
 
 
 def edited(folder: Path, name: str, change: Change) -> Path:
-    """Edits a JSON file, and makes documents and sums anew as an attacker would."""
+    """Edits a JSON file, and recomputes documents and hashes as an attacker would."""
     edit_file(folder, name, change)
     try:
         documented(folder)
@@ -169,7 +169,7 @@ def edited(folder: Path, name: str, change: Change) -> Path:
 
 
 def with_tensors(folder: Path, change: Change) -> Path:
-    """Edits the head's tensors, and keeps its metadata."""
+    """Edits the head's tensors without changing its metadata."""
     from safetensors import safe_open
 
     with safe_open(folder / files.HEAD_FILE, framework="numpy") as stream:
@@ -182,7 +182,7 @@ def with_tensors(folder: Path, change: Change) -> Path:
 
 
 def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yields the place of every value, of a list of numbers the first alone."""
+    """Yields the path of every value; of samples of numbers, only the first."""
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from leaves(inner, (*place, key))
@@ -209,7 +209,7 @@ def other(value: Any) -> Any:
     return {"more": 1} if isinstance(value, dict) else ["more"]
 
 
-# What names an edit of a value whose own name is in no sentence: a check, by the value's first key.
+# For values whose name is in no sentence, by first key: the check that must fail after an edit.
 NAMED_BY = {
     "dataset": "head",
     "dimension": "head",
@@ -227,9 +227,9 @@ NAMED_BY = {
 
 
 def unnoticed(original: Path, name: str, folder: Path) -> set[str]:
-    """Returns the places of a file whose values can be edited or left out without being noticed.
+    """Returns the paths of a file's values that can be edited or removed without being noticed.
 
-    A failed check names the value that was edited, by a key or by the check of its kind.
+    Any failed check must name the edited value by a key, or be the check of its kind.
     """
     written = read_json(original / name)
     passed, unnamed = set(), {}
@@ -257,7 +257,7 @@ def unnoticed(original: Path, name: str, folder: Path) -> set[str]:
 
 
 def test_every_edit_of_the_statement_is_noticed_but_these(original: Path, tmp_path: Path) -> None:
-    """A head without sampling does not depend on n; ledger, choice and split are the maker's."""
+    """Unsampled heads do not depend on n; only the maker knows ledger, choice and split."""
     passed = unnoticed(original, files.STATEMENT_FILE, tmp_path / "copy")
     ledger = {f"ledger.{name}" for name in ("entry", "releases", "epsilon", "exact")}
     split = {"test_units.split.public_seed", "test_units.split.fraction"}
@@ -265,12 +265,12 @@ def test_every_edit_of_the_statement_is_noticed_but_these(original: Path, tmp_pa
 
 
 def test_every_edit_of_the_facts_is_noticed_but_these(original: Path, tmp_path: Path) -> None:
-    """Names and a person's words follow from nothing in a bundle."""
+    """Names and the maker's texts cannot be derived from a bundle."""
     passed = unnoticed(original, files.FACTS_FILE, tmp_path / "copy")
     assert {place.split(".")[0] for place in passed} == {"name", "study", "dpprobe", "card"}
 
 
-# This version's documents may be reworded and restyled, with unchanged facts.
+# Later versions may reword and restyle documents if the facts are unchanged.
 
 
 def find_check(folder: Path, name: str) -> Check:
@@ -280,7 +280,7 @@ def find_check(folder: Path, name: str) -> Check:
 
 @pytest.mark.parametrize("name", [files.CARD_FILE, files.PAGE_FILE])
 def test_an_edited_document_fails_in_the_version_that_wrote_it(bundle: Path, name: str) -> None:
-    """Also with hashes written anew, by somebody who cheats."""
+    """Recomputed hashes do not hide the edit."""
     text = (bundle / name).read_text(encoding="utf-8")
     (bundle / name).write_text(text.replace("epsilon 1", "epsilon 0.1"), encoding="utf-8")
     files.write_sums(bundle)
@@ -309,7 +309,7 @@ def test_documents_of_another_version_are_not_compared_and_the_verdict_says_so(
 def test_a_reworded_sentence_and_another_style_change_no_verdict_of_an_older_bundle(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Documents that this version would write otherwise, of a bundle that it or another wrote."""
+    """The same bundle is checked as one of this version and as one of another version."""
     reworded = {
         kind: {name: f"In other words, {sentence}" for name, sentence in sentences.items()}
         for kind, sentences in statement_words.read_sentences().items()
@@ -397,7 +397,7 @@ def test_a_study_s_folder_is_answered_with_its_bundles(bundle: Path, tmp_path: P
     first, second = (study / "releases" / name for name in ("v1", "v2"))
     with refuses(DataError, study, first, second):
         verify_bundle(study)
-    (first / files.FACTS_FILE).unlink()  # a bundle without it is still one
+    (first / files.FACTS_FILE).unlink()  # still a bundle without this file
     assert failed(verify_bundle(first)) == ["files"]
 
 
@@ -453,7 +453,7 @@ def test_values_of_another_kind_fail_and_raise_nothing(bundle: Path, junk: Any) 
         write_json(bundle / files.STATEMENT_FILE, {**written, key: junk})
         files.write_sums(bundle)
         report = verify_bundle(bundle)
-        # a statement without a test result or a selection is one, but card and page say otherwise
+        # statements without a test result or a selection are valid, but contradict card and page
         assert failed(report), key
 
 
@@ -533,7 +533,7 @@ def test_the_rule_of_auto_is_repeated_with_a_public_head(tmp_path: Path) -> None
 
 
 def test_a_plan_that_costs_a_little_more_than_its_target_fails(original: Path) -> None:
-    """By less than what a stated price may differ from the one that is computed."""
+    """The excess is smaller than the tolerance between a stated and a computed epsilon."""
     plan = read_plan(read_json(original / files.STATEMENT_FILE))[1]
     check_price(plan, True)
     costly = replace(plan, mechanisms=tuple(item.scale_noise(0.99999) for item in plan.mechanisms))

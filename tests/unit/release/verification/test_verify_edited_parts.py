@@ -1,4 +1,4 @@
-"""A statement with measured parts lies in one place: the check of that part names it."""
+"""An edit of one place in a statement with measured parts is found by the check of that part."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.unit.release.parts.evidence.test_measure import EVIDENCE
 from tests.unit.release.verification import test_verify as verified
 
 TEST_UNITS = 500
-# Classes, metric of the test result, and the epsilons of its own calibration and of a monitor.
+# Number of classes, test metric, epsilon of a separate calibration, and whether to monitor.
 MEASURED: dict[str, tuple[int, Any, float | None, bool]] = {
     "accuracy": (3, "accuracy", None, False),
     "recalls": (3, "macro_accuracy", None, True),
@@ -46,7 +46,7 @@ MEASURED: dict[str, tuple[int, Any, float | None, bool]] = {
 }
 EARLIER = [{"release": f"r{place}", "cohort": f"c{place}", "n": 500} for place in (1, 2)]
 POINT = WantedPoint(positive_class="b", position=1, sensitivity=0.4)
-# Parts that are not measured, beside some of these parts.
+# Parts without measurements, added to some of these parts.
 BESIDE: dict[str, dict[str, Any]] = {
     "accuracy": {"evidence": EVIDENCE, "sites": of_sites()},
     "area": {"sites": of_sites("a")},
@@ -107,7 +107,7 @@ BLIND: dict[str, dict[str, str]] = {
 }
 UNKNOWN = {"sites.names"}  # only the sites know how many they are
 AREAS = {"value", "interval", "standard_error", "labels_left_out"}
-# Other checks that may name a lie in a block, because their numbers follow from it.
+# Other checks that may find an edit of a block because their numbers follow from the block.
 FOLLOWING = {"evaluation": {"calibration", "monitor"}, "predecessor": {"cohort", "predecessors"}}
 
 
@@ -117,7 +117,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measure_parts(folder: Path, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Facts and statement of a release with parts that are measured on 500 test units."""
+    """Returns facts and statement of a release with parts that are measured on 500 test units."""
     classes, metric, own, monitored = MEASURED[kind]
     several, generator = kind == "areas", np.random.default_rng(0)
     drawn: Any = generator.integers(
@@ -176,7 +176,7 @@ def is_blind(kind: str, place: str) -> bool:
 def measured_statement(
     original: Path, kind: str
 ) -> tuple[dict[str, Any], Callable[[dict[str, Any]], dict[str, str]]]:
-    """Returns a statement's blocks of measured parts, and what finds the faults of such blocks."""
+    """Returns a statement's blocks of measured parts, and a function that lists their faults."""
     values, facts = read_json(original / bundle.STATEMENT_FILE), bundle.read_facts(original)
     plan, (_, options) = stated_plans.read_plan(values)[1], method.read_options(facts)
     changes, blocks = measure_parts(original.parent, kind)
@@ -203,7 +203,7 @@ def measured_statement(
 
 @pytest.mark.parametrize("kind", MEASURED)
 def test_an_edit_of_a_part_is_named_by_its_check(original: Path, kind: str) -> None:
-    """The first two numbers of each list are edited."""
+    """Only the first two numbers of each list are edited."""
     blocks, list_faults = measured_statement(original, kind)
     blocks |= BESIDE.get(kind, {})
     assert list_faults(blocks) == {}
@@ -232,7 +232,7 @@ def test_an_edit_of_a_part_is_named_by_its_check(original: Path, kind: str) -> N
 
 
 def list_containers(value: Any, place: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yields the places of all lists and objects, of lists the first two items alone."""
+    """Yields the paths of all lists and objects, but only for the first two items of a list."""
     items = value.items() if isinstance(value, dict) else enumerate(value[:2])
     yield place
     for key, inner in items:
@@ -241,7 +241,7 @@ def list_containers(value: Any, place: tuple[Any, ...]) -> Iterator[tuple[Any, .
 
 
 def resize(value: Any) -> list[Any]:
-    """Returns a list or an object with one item less, and with one more."""
+    """Returns a list or an object with one item fewer, and with one more."""
     if isinstance(value, dict):
         last = [*value][-1:]
         return [{k: v for k, v in value.items() if k not in last}, {**value, "another": 1}]
@@ -274,7 +274,7 @@ def test_an_item_less_or_more_is_named_by_its_check(original: Path, kind: str) -
 def test_a_count_that_changes_beyond_its_noise_is_noticed(
     original: Path, place: tuple[Any, ...]
 ) -> None:
-    """The blind spots above concern only small changes."""
+    """The unnoticed edits listed above are small changes."""
     blocks, list_faults = measured_statement(original, "recalls")
     inner: Any = blocks
     for key in place[:-1]:

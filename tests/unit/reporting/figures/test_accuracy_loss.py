@@ -1,4 +1,4 @@
-"""What privacy costs by backbone and by distribution shift."""
+"""The cost of privacy by backbone and by distribution shift."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.baseline_records import write_zero_shot
 from tests.support.figures import drawn_bars, legend_texts, title_of
 from tests.support.made_grids import made_entry, made_grid
 
-# results per (dataset, epsilon, backbone, method); a ceiling's sides are twice as long
+# results per (dataset, epsilon, backbone, method); intervals of ceilings are twice as long
 ENDS = {"both_low": -4.0, "both_high": 3.0}
 
 
@@ -42,9 +42,9 @@ def _read(monkeypatch: pytest.MonkeyPatch, grid: Grid) -> None:
 def test_the_error_is_a_part_of_the_baseline_s() -> None:
     assert relative_error(100, 10) == 0
     assert relative_error(10, 10) == 100
-    assert relative_error(75, 50) == 50  # an AUC: one answer for all has 50
+    assert relative_error(75, 50) == 50  # AUC: a constant prediction has 50
     assert relative_error(90, None) is None
-    assert relative_error(100, 100) is None  # one class alone: no error to compare with
+    assert relative_error(100, 100) is None  # a single class: the baseline has no error
 
 
 def test_a_loss_is_the_ceiling_of_the_backbone_minus_its_best_private_head() -> None:
@@ -82,7 +82,7 @@ def test_losses_by_backbone_rise_with_the_ceiling_and_have_a_line_per_epsilon(
     _read(monkeypatch, _grid(means))
     figure = plot_loss_by_backbone(summary=Path(), dataset="d")
     (axes,) = figure.axes
-    # a line is moved by 0.6% of the 30 points between the ceilings, the middle one not at all
+    # lines are shifted by 0.6% of the 30 points between the ceilings, but not the middle one
     points = [(60 - 0.18, 20), (90 - 0.18, 9), (60, 8), (90, 3), (60 + 0.18, 2), (90 + 0.18, 1)]
     assert [bar[:2] for bar in drawn_bars(axes)] == [pytest.approx(point) for point in points]
     assert axes.get_xlabel() == "non-private test accuracy of the backbone (%)"
@@ -94,7 +94,7 @@ def test_losses_by_backbone_rise_with_the_ceiling_and_have_a_line_per_epsilon(
 
 
 def _two_datasets(**constants: float) -> Grid:
-    """Ceilings of 90% and 60%; of a third dataset, one class is always right."""
+    """Returns ceilings of 90%, 60% and 100%; `constants` has majority-class baselines."""
     means: dict[Any, float] = {}
     for dataset, ceiling in (("near", 90.0), ("far", 60.0), ("old", 100.0)):
         means |= {
@@ -115,13 +115,13 @@ def test_shift_is_measured_by_the_ceiling_and_by_zero_shot(
 ) -> None:
     _read(monkeypatch, _two_datasets(old=100.0, far=40.0))
     records = [
-        write_zero_shot(tmp_path, dataset="near", backbone="x", auc=0.8),  # not its cells' metric
+        write_zero_shot(tmp_path, dataset="near", backbone="x", auc=0.8),  # not the cells' metric
         write_zero_shot(tmp_path, dataset="far", backbone="x", accuracy=0.7),
         write_zero_shot(tmp_path, dataset="far", backbone="other", accuracy=0.8),
     ]
     figure = plot_distribution_shift(summaries=[], zero_shot=records)
     probe, zero = figure.axes
-    # errors of 10 and 40 points where the majority class leaves 80 and 60; by zero-shot 30 of 60
+    # errors of 10 and 40 points, of 80 and 60 for the majority class; zero-shot: 30 of 60
     near, far = 12.5, pytest.approx(200 / 3)
     bars = [bar[:2] for bar in drawn_bars(probe)]
     assert bars == [(near, 10.0), (far, 10.0), (near, 4.0), (far, 4.0)]

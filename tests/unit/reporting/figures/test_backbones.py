@@ -1,4 +1,4 @@
-"""Backbones beside each other: with and without privacy, and by the size of images."""
+"""Backbones compared: with and without privacy, and by the size of images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.made_grids import made_ceiling, made_result
 
 
 def _cells() -> list[CellResult]:
-    """`large` lacks a result at 0.5, and another head without noise beats its ceiling."""
+    """Returns cells: `large` lacks epsilon 0.5, and another non-private head beats its ceiling."""
     return [
         made_result(0.5, 0.5, backbone="small"),
         made_result(0.6, 0.5, backbone="small", method="b"),
@@ -33,7 +33,7 @@ def _cells() -> list[CellResult]:
 
 
 def _hollow(axes: Any) -> list[tuple[float, float]]:
-    """Returns percent and place of the published results."""
+    """Returns percent and position of each published result."""
     lines = [line for line in axes.get_lines() if line.get_color() == "none"]
     return [(float(x), float(y)) for line in lines for x, y in line.get_xydata()]
 
@@ -67,7 +67,7 @@ def test_each_backbone_has_its_best_with_and_without_privacy_and_the_gap() -> No
 
 
 def test_a_paper_s_models_stand_below_with_their_best_numbers() -> None:
-    """Of imagenet, Mehta et al. 2022: 81.4 of table 4 beside 86.9 for the largest model."""
+    """Mehta et al. 2022's largest model has 81.4 (table 4) on imagenet; 86.9 without privacy."""
     cells = _cells()
     figure = backbone_figure(
         cells, dataset="mine", published=published.read_published(), name="imagenet"
@@ -108,7 +108,7 @@ SIZED = [
 @pytest.mark.parametrize(
     ("base", "method", "points"),
     [
-        (None, "adam", [(256, 40), (384, 90)]),  # the better in the mean, 65% and 55%
+        (None, "adam", [(256, 40), (384, 90)]),  # the best on average: 65% against 55%
         ("sgd", "sgd", [(256, 60), (384, 50)]),
         ("absent", "adam", [(256, 40), (384, 90)]),
     ],
@@ -129,6 +129,6 @@ def test_one_size_is_no_comparison() -> None:
     one = {name: BACKBONES[name] for name in ("native", "other")}
     with pytest.raises(NothingToShow, match="digits: size of images"):
         resolution_figure(SIZED, backbones=one, sizes=SIZES, dataset="digits")
-    same = dict.fromkeys(SIZES, 384)  # the sizes that the study sets are the same in the end
+    same = dict.fromkeys(SIZES, 384)  # three settings, but one actual size
     with pytest.raises(NothingToShow):
         resolution_figure(SIZED, backbones=BACKBONES, sizes=same, dataset="digits")

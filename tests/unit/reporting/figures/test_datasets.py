@@ -1,4 +1,4 @@
-"""Datasets, deltas and ReaL's labels beside each other."""
+"""Datasets, deltas and ReaL labels compared."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _heights(axes: Any) -> list[list[float]]:
 
 def test_datasets_share_a_panel_and_show_dp_fc() -> None:
     cells = [
-        *_line([0.9, 0.9, 0.9], dataset="cifar10"),  # better, and not the one to compare
+        *_line([0.9, 0.9, 0.9], dataset="cifar10"),  # better, but another method
         *_line([0.5, 0.6, 0.7], dataset="cifar10", **DP_FC),
         *_line([0.4, 0.5, 0.6], dataset="imagenet", values=(0.5,) * 5, **DP_FC)[::-1],
         *_line([0.3, 0.2, 0.1], dataset="cifar10", backbone="large", **DP_FC)[:2],

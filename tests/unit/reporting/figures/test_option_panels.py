@@ -1,4 +1,4 @@
-"""Panels of an option's values: one point per place, and places beside each other."""
+"""Panels of an option's values: formats of budgets."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def test_budgets_are_epsilons_or_risks() -> None:
     assert "(ε ≤ 1.5)" in format_budget(rate)
     assert "\n" not in format_budget(rate)
     advantage = format_budget(RiskEpsilon(1.5, "advantage-0.1", 1e-5))
-    # e^1.5 * 0.001 + 1e-5: an advantage alone permits rare leaks, so the rate is on its own line
+    # e^1.5 * 0.001 + 1e-5: rare leaks are possible below an advantage, so this rate is added
     assert advantage == "advantage 0.1 (ε ≤ 1.5)\n(TPR at most 0.45% at 0.1% FPR)"

@@ -1,4 +1,4 @@
-"""Results against an option."""
+"""Results by the value of an option."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BASE: dict[str, Any] = {"head": "sgd", "batch_size": 64, "init": "zero", "init_s
 def _cells(
     methods: Mapping[str, tuple[float, Mapping[str, Any]]], **changes: Any
 ) -> list[CellResult]:
-    """Two epsilons per method, of a mean and changed options; at 8 it is 10 points better."""
+    """Returns two cells per method, from a mean and options; epsilon 8 is 10 points better."""
     return [
         made_result(
             mean + 0.1 * (epsilon > 1),
@@ -69,7 +69,7 @@ def test_a_scale_of_zero_is_left_of_the_axis_behind_a_line() -> None:
         }
     )
     (axes,) = option_figure(cells, "init_scale", dataset="digits").axes
-    # 0.01 is the scale where none is given; 1 / sqrt(64) is 0.125
+    # 0.01 is the default scale; 1 / sqrt(64) is 0.125
     places = [x for x, _ in drawn_curves(axes, 4)[0]]
     assert places == pytest.approx([0.001, 0.01, 0.1, 0.125])
     assert [y for _, y in drawn_curves(axes, 4)[0]] == pytest.approx([50, 55, 60, 70])

@@ -1,4 +1,4 @@
-"""The figure of the planner: a line per epsilon, through measured results, and one range."""
+"""The figure of the planner: one line per epsilon through measured results, and one range."""
 
 from __future__ import annotations
 

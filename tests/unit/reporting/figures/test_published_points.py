@@ -1,4 +1,4 @@
-"""Published points: each at its place, none hidden."""
+"""Published points: each has the right position, and none is hidden."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _circles(axes: Any) -> list[tuple[float, float]]:
 
 
 def _leads(axes: Any) -> dict[tuple[float, float], tuple[float, float]]:
-    """Maps each circle that gave way to its true place."""
+    """Maps each displaced circle to its true position."""
     lines = [
         np.asarray(line.get_xydata()) for line in axes.get_lines() if line.get_markersize() == 3
     ]

@@ -1,4 +1,4 @@
-"""Results against seconds: the front, the seconds of extraction, and what is left out."""
+"""Results by seconds: the Pareto front, the time of extraction, and methods left out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_study() -> Study:
 
 
 def write_benchmarks(root: Path, backbone: str, *seconds: float) -> None:
-    """Writes Snakemake's benchmark of each of two shards; a line per repetition."""
+    """Writes Snakemake's benchmarks of two shards, with one line per repetition."""
     for name in ("shard-00000-of-00002", "shard-00001-of-00002"):
         path = root / f"benchmarks/extract_features/digits/{backbone}/train/{name}.tsv"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def _dots(axes: Any) -> list[tuple[float, float]]:
 
 
 def _looks(figure: Any) -> tuple[list[tuple[str, str]], dict[str, tuple[str, str]]]:
-    """Colour and marker of each point of the first front, and of each name of the legend."""
+    """Returns colour and marker for each point of the first front, and for each legend name."""
     drawn = [container.lines[0] for container in figure.axes[0].containers]
     named = dict(zip(legend_texts(figure), figure.legends[0].legend_handles, strict=True))
     each = {name: (line.get_color(), line.get_marker()) for name, line in named.items()}
@@ -58,7 +58,7 @@ def _looks(figure: Any) -> tuple[list[tuple[str, str]], dict[str, tuple[str, str
 
 
 def _timed(seconds: float | None, mean: float, epsilon: float = 1.0, **changes: Any) -> CellResult:
-    """A cell of three seeds that each took so many seconds."""
+    """Returns a cell of three seeds that took this many seconds each."""
     three = None if seconds is None else 3 * seconds
     return made_result(mean, epsilon, **{"backbone": "small"} | changes, seconds=three)
 
@@ -110,14 +110,14 @@ def test_extraction_has_panels_of_its_own_where_all_of_it_was_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells = [*CELLS, _timed(1.0, 0.6, backbone="large")]
-    write_benchmarks(tmp_path, "small", 9.0, 11.0)  # 10 seconds a shard
+    write_benchmarks(tmp_path, "small", 9.0, 11.0)  # 10 seconds per shard
     assert read_extraction_seconds(make_study(), tmp_path, "digits") == {"small": 20.0}
     assert len(draw(monkeypatch, tmp_path, cells).axes) == 2
     write_benchmarks(tmp_path, "large", 50.0)
     figure = draw(monkeypatch, tmp_path, cells)
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["ε = 1", "ε = 8", "ε = 1, with extraction", "ε = 8, with extraction"]
-    drawn, named = _looks(figure)  # a colour per backbone, and a marker per method
+    drawn, named = _looks(figure)  # one colour per backbone, one marker per method
     points = (("small", "dp_fc"), ("large", "sgd"), ("small", "sgd"))
     assert drawn == [(named[backbone][0], named[method][1]) for backbone, method in points]
     assert len({*drawn}) == 3
@@ -136,7 +136,7 @@ def test_cells_without_a_comparable_time_are_left_out_and_said(
         *CELLS,
         _timed(None, 0.99, method="searched"),
         _timed(0.01, 0.99, method="net", network=True),
-        _timed(0.0, 0.3, method="least"),  # records round to a thousandth of a second
+        _timed(0.0, 0.3, method="least"),  # records are rounded to milliseconds
     ]
     figure = draw(monkeypatch, tmp_path, cells)
     assert "methods left out (no comparable time): 2" in title_of(figure)

@@ -1,4 +1,4 @@
-"""Tables 1, 2, 3 and 9 of Mehta et al. 2022: batch sizes and models of one optimiser."""
+"""Tables 1, 2, 3 and 9 of Mehta et al. 2022: batch sizes, and models with one optimiser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHOICE = "or another number: the best of this many methods"
 
 
 def _lamb(mean: float, size: Any, epsilon: float = 8.0, **changes: Any) -> CellResult:
-    """A cell of DP-LAMB, named after its size; further options in capitals of `changes`."""
+    """Returns a cell of DP-LAMB named by its batch size; `options` in `changes` adds options."""
     options = LAMB | {"batch_size": size, "head": "lamb"} | changes.pop("options", {})
     given = {"method": f"lamb_{size}", "head": "lamb", "options": options}
     return made_result(mean, epsilon, **given | changes)

@@ -1,4 +1,4 @@
-"""What the papers' tables have in common."""
+"""Common parts of the papers' tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of the foundation-features paper: measured cells in their places, else blank."""
+"""Tables of the foundation-features paper: measured cells at their positions, others blank."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_change_has_the_best_of_its_learning_rates() -> None:
 
 
 def test_the_study_may_name_the_base() -> None:
-    """By default it is the method with the most neighbours, `base`; "other" has one change too."""
+    """By default, the base is the method with the most others that differ in one option."""
     cells = [BASE, CLIPPED, MOMENTUM]
     for named, base in ((None, "base"), ("clip", "clip")):
         rows = _changes(cells, base=named)

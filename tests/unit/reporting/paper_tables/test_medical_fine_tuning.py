@@ -1,4 +1,4 @@
-"""Chest radiographs beside Berrada et al. 2023."""
+"""Chest radiographs, compared with Berrada et al. 2023."""
 
 from __future__ import annotations
 

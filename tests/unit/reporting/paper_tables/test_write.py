@@ -1,4 +1,4 @@
-"""The papers' tables: written where a study measures a row, well formed and the same twice."""
+"""The papers' tables are written if a study measures a row, well formed and reproducibly."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SMALL_BATCHES = {MEHTA.format(1), MEHTA.format(9)}
 
 
 def of_head(head: str, **options: Any) -> dict[str, Any]:
-    """A study with one method, of this head in batches."""
+    """Returns changes for a study with one method of this head in batches."""
     return {"methods": {"one": SGD | {"head": head} | options}}
 
 
@@ -95,7 +95,7 @@ def of_head(head: str, **options: Any) -> dict[str, Any]:
             {"methods": {"sgd": SGD, "clip": SGD | {"max_grad_norm": 9.0}}},
             PRIVATE | STEPS | {HEADS, MEHTA.format(4)},
         ),
-        (  # a named base may have changes of backbones alone
+        (  # the only changes from a named base may be backbones
             {"methods": {"sgd": SGD}, "papers": {"base": "sgd"}},
             PRIVATE | STEPS | {HEADS, MEHTA.format(4)},
         ),
@@ -118,7 +118,7 @@ def test_a_table_is_written_where_the_study_measures_a_row(
 
 
 def test_every_paper_s_study_measures_its_tables() -> None:
-    """No table is without a study of the project that fills it."""
+    """For each table, the project has a study that fills it."""
     written = {
         name
         for path in (REPOSITORY / "config").glob("*.yaml")
@@ -150,7 +150,7 @@ def test_every_file_is_written_and_is_the_same_twice(tmp_path: Path) -> None:
 
 
 def test_a_row_is_the_same_whatever_else_was_measured(tmp_path: Path) -> None:
-    """Other datasets and other backbones, here better ones, are no part of it."""
+    """A row ignores other datasets and other backbones, which are better here."""
     shots = [{"shots": 4, "summary": {"accuracy": dict.fromkeys(("mean", "low", "high"), 0.5)}}]
     places: list[tuple[list[Path], dict[str, Any]]] = []
     for dataset in ("digits", "cifar10"):

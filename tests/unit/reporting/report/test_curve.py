@@ -1,4 +1,4 @@
-"""The small curve on a card: results with intervals, beside both baselines."""
+"""The small curve on a card: results with intervals, and both baselines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_results_have_intervals_and_the_best_baseline(
     figure = _draw(monkeypatch, entries)
     (axes,) = figure.axes
     assert drawn_bars(axes) == [(0.0, 50.0, 40.0, 75.0), (1.0, 60.0, 40.0, 75.0)]
-    assert drawn_levels(axes) == [80.0, 45.0]  # the best of both backbones, at every epsilon
+    assert drawn_levels(axes) == [80.0, 45.0]  # the best over both backbones, for every epsilon
     assert tick_texts(axes.xaxis) == ["1", "10"]
     assert axes.get_ylabel() == "test accuracy (%)"
     assert legend_texts(figure) == ["best non-private baseline", "majority-class baseline"]

@@ -47,7 +47,7 @@ def test_tables_of_the_papers_fold_away(made: ReportedStudy) -> None:
 
 
 def _shown(tmp_path: Path, **sizes: int) -> Exhibits:
-    """Figures of the dataset `d`, of so many bytes; a name is a stem and an ending."""
+    """Writes figures of the dataset `d` with these sizes in bytes; a name is `stem_ending`."""
     paths = []
     for name, size in sizes.items():
         stem, _, ending = name.rpartition("_")

@@ -1,4 +1,4 @@
-"""Commands that make results again."""
+"""Commands that reproduce results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report's section on what more images or budget would buy."""
+"""The report's section on the gain from more images or more budget."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_part_has_the_best_private_head_and_the_ceiling(made: ReportedStudy) -
         (entry for key, entry in grid.entries.items() if key[1:3] == (1.0, "pixels")),
         key=lambda entry: entry.mean,
     )
-    for epsilon in (1.0, 8.0):  # no prediction starts from a fine-tuned network
+    for epsilon in (1.0, 8.0):  # predictions never start from a fine-tuned network
         network = replace(best, mean=99.0, network=True)
         grid.entries["digits", epsilon, "pixels", "network"] = network
     train = infos["digits"].splits["train"]
@@ -102,7 +102,7 @@ def test_a_majority_class_auc_and_several_labels_are_not_predicted(made: Reporte
 
 
 def _as_predicted(grid: Grid, moved: Mapping[float, float]) -> Grid:
-    """Names epsilons of a grid anew, where private heads reach what is predicted."""
+    """Renames epsilons of a grid, and sets private heads to their predicted accuracy."""
     entries = {}
     for (dataset, was, backbone, method), entry in grid.entries.items():
         at, mean = moved.get(was, was), entry.mean

@@ -1,4 +1,4 @@
-"""The headline, what was run and all cells: right numbers."""
+"""Numbers in the headline, in the description of runs and in the table of all cells."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ INFO = _info(50, 50, 50, 50, train=250)
 
 
 def _bests(*best: Entry, choice: Choice | None = None, zero: bool = False) -> list[Best]:
-    """The best results at epsilon 0.5, and at 2 if there are two."""
+    """Returns the best results at epsilon 0.5, and at 2 if there are two."""
     entries = {("d", at, "x", "m"): entry for at, entry in zip((0.5, 2.0), best, strict=False)}
     grid = made_grid(entries)
     if choice is not None:

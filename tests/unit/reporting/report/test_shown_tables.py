@@ -1,4 +1,4 @@
-"""The report's tables: those that the files hold."""
+"""The report's tables equal those in the files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_tables_are_those_of_the_files(made: ReportedStudy) -> None:
     for name in NAMES:
         for ending in ("md", "csv", "tex"):
             save_table(table_of(run, name), folder / f"{name}.{ending}")
-    apart = made.results / "tables/digits_fairness.md"  # in its section
+    apart = made.results / "tables/digits_fairness.md"  # shown in another section
     files = [*made.table_files, apart, *sorted(folder.iterdir())]
     made_again = study_tables(files, made.sources.summaries, run)
     assert len(made_again) == len(list(made.results.glob("tables/**/*.md"))) == 2 + len(NAMES)

@@ -18,7 +18,7 @@ from tests.support.report_page import ReportedStudy
 
 
 def test_noise_is_told_as_multiplier_and_as_standard_deviation(made: ReportedStudy) -> None:
-    """A release's page shows both too: one of them alone was taken for the other."""
+    """Readers mistook one for the other, so a release's page shows both, too."""
     path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
     (mechanism, *_) = read_json(path)["mechanisms"]
     mechanism |= {"noise_multiplier": 16.86, "sensitivity": 1.4, "noise_standard_deviation": 23.604}
@@ -44,7 +44,7 @@ def test_statements_that_differ_are_not_merged(made: ReportedStudy) -> None:
 
 @pytest.mark.parametrize("key", [None, "options", "n", "mechanisms", "not_covered"])
 def test_each_difference_keeps_two_statements_apart(key: str | None, made: ReportedStudy) -> None:
-    """Also one of the assumptions on public data, which each backbone has."""
+    """Differing assumptions on public data count, too; each backbone has them."""
     pair = [
         made.results / f"cells/digits/{name}/sgd/eps-1/privacy.json"
         for name in ("pixels", "scattering")
@@ -90,7 +90,7 @@ def test_the_best_result_has_the_price_of_its_choice_and_the_statements_of_all(
 def test_links_lead_to_statements_that_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Datasets stand in the order of the study, not of the alphabet."""
+    """Datasets are in the study's order, not in alphabetical order."""
     monkeypatch.setattr(statements, "STATEMENTS_SHOWN", 9)
     page = ReportedStudy(tmp_path, ("zebra", "apple")).page()
     links = {(a.get("href") or "")[1:] for a in page.all("a")}

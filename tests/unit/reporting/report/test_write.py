@@ -1,4 +1,4 @@
-"""The report: nothing from outside, nothing injected, a sane size."""
+"""The report: nothing loaded from outside, nothing injected, and a limited size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The noisy counts of a calibration: sensitivity, releases, prices, and the whole bundle."""
+"""Noisy counts of a calibration: sensitivity, releases, epsilon, and whole bundles."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def planned(
 
 
 class Sums:
-    """Collects the sums of a release without their noise; temperatures follow given answers."""
+    """Collects the sums of a release before noise is added; temperatures follow given answers."""
 
     def __init__(self, plan: Plan, answers: list[float] | None = None) -> None:
         self.plan, self.given = plan, answers
@@ -81,7 +81,7 @@ def sums_of(
 def test_no_unit_moves_a_sum_by_more_than_its_sensitivity(
     tmp_path: Path, units: list[int], classes: int, point: WantedPoint | None
 ) -> None:
-    """Given the temperatures, which were released before: composition is adaptive."""
+    """The temperatures are fixed: they were released earlier, and composition is adaptive."""
     generator, whose = np.random.default_rng(1), np.array(units)
     shares = row_weights(whose)
     weights = np.ones(6) if shares is None else shares
@@ -92,7 +92,7 @@ def test_no_unit_moves_a_sum_by_more_than_its_sensitivity(
     for _ in range(60):
         scores = generator.normal(size=(6, classes)) * generator.choice([0.01, 1, 1e6])
         labels = generator.integers(0, classes, 6)
-        if generator.random() < 0.3:  # equal rows: a unit's sum is then longest
+        if generator.random() < 0.3:  # equal rows give the longest sum
             scores[:], labels[:] = scores[0], labels[0]
         answers = list(generator.normal(size=6))
         whole = sums_of(scores, labels, weights, plan, answers, point)
@@ -121,7 +121,7 @@ def test_a_row_without_finite_scores_counts_nothing(tmp_path: Path) -> None:
 def test_a_head_s_planted_error_is_described(
     tmp_path: Path, classes: int, offset: float, scale: float
 ) -> None:
-    """Without noise: `scale` times the scores, with the offset, are the logits of the truth."""
+    """Without noise, `scale` times the scores plus the offset must be the true logits."""
     generator, n = np.random.default_rng(5), 20_000
     logits = 2.0 * generator.normal(size=(n, classes))
     truth = softmax(logits + offset * np.eye(classes)[1], axis=1)
@@ -134,14 +134,14 @@ def test_a_head_s_planted_error_is_described(
     assert described["offset"] == pytest.approx(offset, abs=0.05)
 
 
-# The block of a calibration: its content, the release that books it, and too few units.
+# The block of a calibration: content, the release that books it, and too few units.
 
 
 LITTLE = 1e-3
 
 
 def draw_rows(classes: int, n: int) -> tuple[Any, Any]:
-    """Scores whose softmax is the chance of each label."""
+    """Returns scores, and labels drawn from their softmax."""
     generator = np.random.default_rng(classes)
     scores = 2 * generator.normal(size=(n, classes))
     chances = softmax(scores, axis=1)
@@ -173,7 +173,7 @@ def test_several_labels_have_no_calibration() -> None:
     ],
 )
 def test_tables_share_the_budget(classes: int, with_point: bool, tables: dict[str, float]) -> None:
-    """Shares of mu squared: a fifth for six sums, and the rest for tables."""
+    """Of mu squared, the six temperature sums have one fifth, and the tables the rest."""
     wanted = calibration.calibration_mechanisms(
         classes=classes, multi_label=False, with_point=with_point
     )
@@ -193,7 +193,7 @@ def test_counts_of_four_classes_are_those_of_their_rows() -> None:
     chances = softmax(made["scale"] * scores, axis=1)
     top, own = chances.max(axis=1), chances[np.arange(3000), labels]
     right = chances.argmax(axis=1) == labels
-    for column, rows in ((0, right), (1, ~right)):  # right predictions first
+    for column, rows in ((0, right), (1, ~right)):  # correct predictions first
         expected, _ = np.histogram(top[rows], TOP_EDGES)
         np.testing.assert_allclose(np.array(made["top_counts"])[:, column], expected, atol=1.5)
     expected, _ = np.histogram(own, noisy_counts.LABEL_EDGES)
@@ -213,7 +213,7 @@ def test_an_operating_point_is_of_the_class_that_it_names() -> None:
 
 @pytest.mark.parametrize(("classes", "position"), [(2, 0), (2, 1), (4, 2)])
 def test_an_operating_point_has_the_rates_of_its_rows(classes: int, position: int) -> None:
-    """At the stated threshold of the stated probability, as predictions compare them."""
+    """Rates apply at the stated threshold on the stated probability, as in predictions."""
     scores, labels = draw_rows(classes, 5000)
     point = WantedPoint(positive_class="x", position=position, sensitivity=0.8)
     made = calibrate_rows(scores, labels, point)
@@ -250,7 +250,7 @@ def test_counts_of_two_classes_are_those_of_their_rows() -> None:
 
 
 def test_the_counts_of_an_area_calibrate_at_no_price() -> None:
-    """A score and an offset beside it: both are found again."""
+    """Scores are scaled and shifted here; the calibration recovers both."""
     scores, labels = draw_rows(2, 20_000)
     scores[:, 1] = 3 * (scores[:, 1] - scores[:, 0]) + 2
     scores[:, 0] = 0

@@ -1,4 +1,4 @@
-"""Noisy counts give probabilities, sets that cover, intervals and cut-offs."""
+"""Noisy counts yield probabilities, prediction sets that cover, intervals and cut-offs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLASSES = 5
 
 
 def draw_rows(n: int, generator: np.random.Generator) -> tuple[Floats, npt.NDArray[np.intp]]:
-    """Probabilities [n, classes], and labels with these probabilities."""
+    """Returns probabilities [n, classes], and labels drawn from them."""
     values = softmax(2.0 * generator.normal(size=(n, CLASSES)), axis=1)
     labels = (values.cumsum(axis=1) > generator.random((n, 1))).argmax(axis=1)
     return values, labels
@@ -48,8 +48,8 @@ def threshold_of(own: Floats, noise: Floats, deviation: float, coverage: float) 
 def test_sets_of_ten_thousand_releases_cover(
     n: int, deviation: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New units, test units and noise anew each time: at most 10% of sets miss the true class."""
-    for other in ("join_ranges", "list_abstention"):  # most of the time, and no part of sets
+    """At most 10% of sets miss the true class; each release draws a unit, test units and noise."""
+    for other in ("join_ranges", "list_abstention"):  # slow, and irrelevant for sets
         monkeypatch.setattr(calibration, other, lambda *_: [])
     generator, releases = np.random.default_rng(3), 10_000
     values, labels = draw_rows(200_000, generator)
@@ -61,14 +61,14 @@ def test_sets_of_ten_thousand_releases_cover(
         threshold = threshold_of(tested, noise, deviation, 0.9)
         missed += own[generator.integers(0, len(own))] < threshold
         useful += threshold > 0
-    # the bound of a binomial at one in a thousand
+    # binomial bound with an error rate of 0.001
     assert missed <= 0.1 * releases + 3.1 * math.sqrt(0.09 * releases)
     assert missed > 0.005 * releases, "sets are not simply large"
     assert useful > 0.9 * releases
 
 
 def test_without_noise_the_sets_are_those_of_split_conformal_prediction() -> None:
-    """The highest edge at which the usual quantile, ceil((n + 1)(1 - a)) of n, still covers."""
+    """The threshold is the highest edge that covers at the usual quantile, ceil((n + 1)(1 - a))."""
     generator = np.random.default_rng(4)
     values, labels = draw_rows(2000, generator)
     own = values[np.arange(len(labels)), labels]
@@ -84,7 +84,7 @@ def test_without_noise_the_sets_are_those_of_split_conformal_prediction() -> Non
 def binned(
     n: int, slope: float, generator: np.random.Generator, power: float = 1.0
 ) -> tuple[Floats, Floats, Any]:
-    """Bins of equal size, save with another power."""
+    """Returns edges and counts of 40 bins, equal in size if `power` is 1, with the rows."""
     scores = generator.normal(size=n)
     labels = generator.random(n) < expit(slope * scores - 0.7)
     edges = np.quantile(scores, np.linspace(0, 1, 41) ** power)
@@ -104,7 +104,7 @@ def test_the_logistic_regression_is_that_of_the_rows() -> None:
 
 @pytest.mark.parametrize("deviation", [1.0, 4.0, 12.0])
 def test_noise_leaves_probabilities_within_reason(deviation: float) -> None:
-    """Bins without rows and far away, as noisy ranges make them, must not turn the slope."""
+    """Noisy ranges leave far, empty bins, which must not flip the slope."""
     generator = np.random.default_rng(7)
     errors = []
     for _ in range(20):
@@ -119,7 +119,7 @@ def test_noise_leaves_probabilities_within_reason(deviation: float) -> None:
 
 
 def test_two_classes_are_described_as_their_rows_are() -> None:
-    """The counts happen to have no noise: shares are the rows', and errors still allow for it."""
+    """With zero noise drawn, shares equal those of the rows, but errors still allow for noise."""
     n, deviation = 20_000, 2.0
     edges, counts, (middles, scores, labels) = binned(n, 3.0, np.random.default_rng(9), power=1.5)
     largest = int(counts.sum(axis=0).max())
@@ -155,7 +155,7 @@ def test_two_classes_are_described_as_their_rows_are() -> None:
         assert ends_of_share == share(inside & labels, inside, bins, bins)
         assert row["predicted"] == pytest.approx(chances[inside].mean(), abs=0.002)
     assert [row["from"] for row in said["abstention"]] == [*calibration.ABSTAIN_BELOW]
-    for row in said["abstention"]:  # the limits divide one bin of either class
+    for row in said["abstention"]:  # each limit divides one bin per class
         sure = surest >= row["from"]
         right = ((chances >= 0.5) == labels)[sure].mean()
         assert row["answered"] <= sure.mean() <= row["answered"] + 2 * largest / n
@@ -176,7 +176,7 @@ def test_two_classes_are_described_as_their_rows_are() -> None:
 
 
 def test_the_share_of_answered_rows_never_rises_with_the_limit() -> None:
-    """Although noisy counts, which may be negative, say so."""
+    """Noisy counts may be negative, but shares are made monotone."""
     random, edges = np.random.default_rng(0), np.linspace(0.5, 1.0, 40)
     least, most = edges[:-1], edges[1:]
     for _ in range(50):
@@ -187,7 +187,7 @@ def test_the_share_of_answered_rows_never_rises_with_the_limit() -> None:
         assert 0 <= min(shares) <= max(shares) <= 1
 
 
-# The numbers of a calibration by plain loops, and at their limits.
+# The numbers of a calibration, compared with plain loops, and in edge cases.
 
 
 Z = norm.ppf(0.975)
@@ -195,7 +195,7 @@ Z = norm.ppf(0.975)
 
 @given(signs=st.lists(st.sampled_from([-3.0, 1.0]), min_size=6, max_size=6))
 def test_a_temperature_is_found_by_halving(signs: list[float]) -> None:
-    """Up where the head is too sure, down where it is not; at last by a straight line."""
+    """The search goes up if the head is overconfident, else down, and ends by interpolation."""
     low, high, ends = -8.0, 8.0, {}
     for place, answer in enumerate(signs):
         middle = (low + high) / 2
@@ -211,7 +211,7 @@ def test_a_temperature_is_found_by_halving(signs: list[float]) -> None:
 
 
 def test_the_allowed_misses_are_those_of_the_module() -> None:
-    """(1 - b)(1 - g) is the coverage, where noise has a tenth of the misses."""
+    """(1 - b)(1 - g) is the coverage; noise gets a tenth of the misses."""
     for n, coverage in itertools.product((50, 99, 2000), calibration.COVERAGES):
         most, z = calibration.allowed_misses(n, coverage)
         g = norm.sf(z)
@@ -237,7 +237,7 @@ def test_a_threshold_stays_below_the_limit_by_its_margin(n: int, coverage: float
     assert find((0.1, most + 1e-9, 0.0), (0.2, 0.0, 0.0)) is None
     assert find((0.1, 0.001 * most, 0.998 * most / z)) == 0.1
     assert find((0.1, 0.003 * most, 0.998 * most / z)) is None, "misses and margin together"
-    # only chance would publish a set whose noise alone exceeds the limit
+    # such a set is published only by chance: its noise exceeds the limit
     assert find((0.1, -most, 0.999 * most / z)) == 0.1
     assert find((0.1, -most, 1.001 * most / z)) is None
     assert find((0.1, -most, 0.5 * most / z), (0.2, -most, 1.9 * most / z)) == 0.2
@@ -263,7 +263,7 @@ def covers(p: float, part: float, whole: float, part_noise: float, rest_noise: f
 def test_the_interval_of_a_share_holds_what_is_not_rejected(
     part: float, whole: float, noise: tuple[float, float]
 ) -> None:
-    """Fieller 1954: all p at which r - p m is within 1.96 deviations of 0."""
+    """Fieller 1954: the interval has all p for which r - p m is within 1.96 deviations of 0."""
     share = calibration.estimate_share(part, whole, *noise)
     clipped = min(max(part, 0), whole)
     assert share.value == clipped / whole
@@ -284,7 +284,7 @@ PLACES = np.linspace(-2, 2, 9)
 
 @given(seed=st.integers(0, 10**6), shift=st.floats(-20, 20), scale=st.floats(0.01, 100))
 def test_a_logistic_regression_follows_its_scores(seed: int, shift: float, scale: float) -> None:
-    """Other units of the score change slope and offset, and no probability."""
+    """Rescaled scores change slope and offset, but not the probabilities."""
     generator = np.random.default_rng(seed)
     table = generator.integers(5, 60, (2, 9)).astype(float)
     table[0] += 20 * np.arange(9)
@@ -368,7 +368,7 @@ def test_sets_of_several_classes_count_the_true_class_below_each_edge() -> None:
     label = np.array([1.0] * 8 + [0.0] * 7 + [992.0])
     made = calibration.describe_classes(np.ones((11, 2)), label, n=1000, deviation=0.0)
     thresholds = {row["coverage"]: row["threshold"] for row in made["sets"]}
-    # 8 of 1,000 units have a true class below 0.15, and none between 0.15 and 0.9
+    # 8 of 1,000 units have a true-class probability below 0.15, and none from 0.15 to 0.9
     highest = calibration.LABEL_EDGES[-2]
     assert thresholds[0.9] == pytest.approx(highest * (1 - 1e-6), rel=1e-12)
     most = calibration.allowed_misses(1000, 0.99)[0]
@@ -376,12 +376,12 @@ def test_sets_of_several_classes_count_the_true_class_below_each_edge() -> None:
     assert thresholds[0.99] == thresholds[0.9]
     made = calibration.describe_classes(np.ones((11, 2)), label * 1.3, n=1000, deviation=0.0)
     below = {row["coverage"]: row["threshold"] for row in made["sets"]}
-    place = math.floor(most / 1.3)  # edges below which so few units are
+    place = math.floor(most / 1.3)  # edges with this few units below
     assert below[0.99] == pytest.approx(calibration.LABEL_EDGES[place], rel=2e-6)
 
 
 def test_answers_of_several_classes_are_those_of_the_ranges_from_the_limit_on() -> None:
-    """No limit divides a range, so that their interval is that of one share."""
+    """A limit never divides a range, so the interval is that of a single share."""
     top = np.stack([30.0 * np.arange(1, 12), 30.0 * np.arange(11, 0, -1)], axis=1)
     made = calibration.describe_classes(top, np.ones(16), n=9000, deviation=2.0)["abstention"]
     for row in made:
@@ -393,7 +393,7 @@ def test_answers_of_several_classes_are_those_of_the_ranges_from_the_limit_on() 
 
 
 def test_ranges_of_the_diagram_are_joined_until_they_exceed_their_noise() -> None:
-    """From the surest down; what is left joins the last group."""
+    """Ranges are joined from the highest probability down; the rest joins the last group."""
     low, high = np.arange(0, 1, 0.1), np.arange(0.1, 1.05, 0.1)
     middle = (low + high) / 2
     hits, others = np.full(10, 30.0), np.full(10, 10.0)
@@ -420,7 +420,7 @@ def test_the_candidates_of_two_classes_count_a_divided_bin_as_missed() -> None:
     ends = np.array([0.0, 0.2, 0.7, 1.0])
     positives, negatives = np.array([1.0, 10, 100]), np.array([1000.0, 10_000, 100_000])
     found = calibration.list_thresholds(ends, positives, negatives, 2.0)
-    # of thresholds 0.2 and 1 - 0.7: rows of the second class below, of the first above 1 minus it
+    # thresholds 0.2 and 1 - 0.7 miss second-class rows below t and first-class rows above 1 - t
     expected = [(0.2, 1 + 100_000, 2), (0.3, 11 + 100_000, 3)]
     for (threshold, misses, deviation), (edge, count, bins) in zip(found, expected, strict=True):
         assert threshold == pytest.approx(edge)
@@ -431,6 +431,6 @@ def test_the_candidates_of_two_classes_count_a_divided_bin_as_missed() -> None:
 def test_a_share_of_many_rows_ends_where_its_variance_says() -> None:
     few = np.array(calibration.estimate_share(30.0, 1e5, 2.0, 3.0))
     most = np.array(calibration.estimate_share(1e5 - 30.0, 1e5, 3.0, 2.0))
-    for end in few[1:]:  # nearly the variance of a Poisson number, and the noise's
+    for end in few[1:]:  # nearly the Poisson variance plus the noise variance
         assert abs(30 - end * 1e5) == pytest.approx(1.96 * math.sqrt(end * 1e5 + 4), rel=1e-3)
     assert few[1] < few[0] < few[2] == pytest.approx(1 - most[1])

@@ -1,4 +1,4 @@
-"""The operating point of a class: its threshold surely suffices, and its rates are the rows'."""
+"""Operating points: the threshold reaches the sensitivity, and rates are those of the rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def find(of_class: Any, others: Any, sensitivity: float, deviation: float, **mor
 
 
 def test_thresholds_of_ten_thousand_releases_have_the_sensitivity() -> None:
-    """Test units and noise anew each time, with edges whose sensitivity is just too small."""
+    """Each release draws test units and noise; one edge has a sensitivity just below the target."""
     generator, deviation, releases = np.random.default_rng(0), 4.0, 10_000
     of_class, others = np.array([2, 3, 6, 20, 69]) / 100, np.array([40, 30, 15, 10, 5]) / 100
     sensitivities = 1 - np.concatenate([[0], np.cumsum(of_class)])  # 98, 95, 89 and 69%
@@ -54,7 +54,7 @@ def test_thresholds_of_ten_thousand_releases_have_the_sensitivity() -> None:
         wrong += sensitivities[place] < 0.9
         low, high = point["specificity"][1:]
         outside += not low <= specificities[place] <= high
-    # the bounds of a binomial at one in a thousand
+    # binomial bounds with an error rate of 0.001
     assert wrong <= 0.025 * releases + 3.1 * math.sqrt(0.025 * releases)
     assert wrong > 0, "the edge at 89% is tried"
     assert found > 0.99 * releases
@@ -65,7 +65,7 @@ def test_thresholds_of_ten_thousand_releases_have_the_sensitivity() -> None:
 def test_the_threshold_is_the_last_edge_before_the_first_that_may_be_too_high(
     sensitivity: float,
 ) -> None:
-    """By a plain loop over rows; a later edge that seems to pass changes nothing."""
+    """The loop stops at the first edge that may be too high; later edges are ignored."""
     of_class, others = [10.0, 25, 60, 300, 605], [900.0, 500, 200, 80, 20]
     for deviation in (0.0, 3.0, 15.0):
         chosen = 0
@@ -86,7 +86,7 @@ def test_the_threshold_is_the_last_edge_before_the_first_that_may_be_too_high(
         assert point["sensitivity"][0] == pytest.approx(sum(of_class[chosen:]) / 1000)
         assert point["specificity"][0] == pytest.approx(sum(others[:chosen]) / 1700)
         assert sensitivity < point["sensitivity"][1] < point["sensitivity"][0]
-    # 40% are below the second edge, and noise says that none is below the third
+    # 40% are below the second edge, but by noise the count below the third is 0
     assert find([10.0, 390, -390, 500, 490], others, 0.9, 1.0)["threshold"] < 0.1
 
 
@@ -95,7 +95,7 @@ def test_rows_that_no_threshold_divides_have_no_operating_point() -> None:
     assert find(*table, 0.5, 1.0)["threshold"] is not None
     assert find(*table, 0.5, 1.0, ranked=False)["threshold"] is None
     assert find([0.0] * 5, table[1], 0.5, 1.0)["threshold"] is None
-    # float32 cannot tell the upper three edges apart, and predictions have float32
+    # in float32, as in predictions, the upper three edges are equal
     ends = np.array([0.0, 0.5, 1 - 1e-8, 1 - 1e-9, 1 - 1e-10, 1.0])
     tables = (np.array(each) for each in table)
     point = find_operating_point(ends, *tables, wanted=wanted(0.5), deviation=1.0)

@@ -48,7 +48,7 @@ NETWORK = {"vit": {"family": "timm", "model": "vit_tiny_patch16_224"}}
 
 @pytest.fixture(autouse=True)
 def _without_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Studies count the cells of `results`, which the checkout has after `make demo`."""
+    """Isolates tests from `results` in the checkout (by `make demo`), whose cells would count."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -68,13 +68,13 @@ def plan_of(options: dict[str, Any], epsilon: float, folder: Path) -> Plan:
 
 
 def price_choice(chosen: Study, folder: Path, **more: Any) -> dict[str, Any]:
-    """The block `choice` of a release by covariance at epsilon 1."""
+    """Returns the block `choice` of a covariance release at epsilon 1."""
     plan = plan_of(COVARIANCE, 1.0, folder)
     return choice.choice_block(chosen, dataset="digits", plan=plan, cache=folder, **more)
 
 
 def compose(*plans: Plan) -> float:
-    """The exact epsilon of all plans' releases together, none of which samples."""
+    """Returns the exact epsilon of all plans' releases together; none is subsampled."""
     square = sum(accountants.gaussian_mu(plan.mechanisms) ** 2 for plan in plans)
     return accountants.gaussian_epsilon(math.sqrt(square), 1e-5)
 
@@ -107,7 +107,7 @@ def test_sampled_cells_are_bounded_from_above(tmp_path: Path) -> None:
 
 
 def list_named(block: dict[str, Any]) -> list[str]:
-    """The results that a block names, each with the dataset if it is another."""
+    """Returns the named results of a block, each with its dataset if it is a different one."""
     return [
         "/".join(each[key] for key in ("dataset", "name") if key in each)
         + ("" if "name" in each else f" {each['kind']}")
@@ -139,7 +139,7 @@ def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: P
 
 
 def test_an_audit_on_made_up_rows_exposes_none(tmp_path: Path) -> None:
-    added: list[dict[str, Any]] = [{}, {"audit": {}}, {"representation_law": {}}]  # of no network
+    added: list[dict[str, Any]] = [{}, {"audit": {}}, {"representation_law": {}}]  # no network
     blocks = [
         price_choice(study({"covariance": COVARIANCE}, [1], **more), tmp_path) for more in added
     ]
@@ -199,7 +199,7 @@ def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_pa
     assert unknown["uncovered"] == {"reason": "not_known", "results": [method], "more": 0}
 
 
-# other datasets with the same units, and results that lie in the results folder
+# Other datasets with the same units, and results in the results folder.
 
 BY_ID = {"split_by": "id"}
 MNIST = {"source": "torchvision", "name": "MNIST"}
@@ -218,7 +218,7 @@ def with_datasets(folder: Path, datasets: dict[str, Any] | None = None, **more: 
 
 
 def composed(folder: Path, fits: dict[float, int]) -> float:
-    """The exact epsilon of a release by covariance at 1, with so many heads at each epsilon."""
+    """Returns the exact epsilon of a covariance release at 1 and of `fits[e]` heads at each e."""
     plans = (plan_of(COVARIANCE, each, folder) for each in [1.0, *Counter(fits).elements()])
     return compose(*plans)
 
@@ -232,7 +232,7 @@ def lay_cell(
     options: dict[str, Any] | None = None,
     **changed: Any,
 ) -> Path:
-    """Lays the statement of a cell that trained at the epsilon of its folder."""
+    """Writes the statement of a cell that was trained at the epsilon in its path."""
     dataset, backbone, method, epsilon = place.split("/")
     path = folder / "results" / "cells" / dataset / backbone / method / f"eps-{epsilon}"
     path.mkdir(parents=True, exist_ok=True)
@@ -257,10 +257,10 @@ CLOTH = {"source": "torchvision", "name": "FashionMNIST"}
 @pytest.mark.parametrize(
     ("datasets", "joined", "times"),
     [
-        ({"mnist": MNIST}, (), 1),  # other people
+        ({"mnist": MNIST}, (), 1),  # different people
         ({"mnist": {**MNIST, "same_units_as": "digits"}}, (), 2),
         ({"digits": {**DIGITS, "same_units_as": "mnist"}, "mnist": MNIST}, (), 2),
-        ({"mnist": MNIST}, ("mnist",), 2),  # an earlier booking says so
+        ({"mnist": MNIST}, ("mnist",), 2),  # joined by an earlier booking
         ({"mnist": MNIST}, ("elsewhere",), 1),
         ({"again": {**DIGITS, "split_seed": 3}}, (), 2),  # the same images, undeclared
         ({"part": DIGITS | HALF}, (), 2),
@@ -281,7 +281,7 @@ def test_all_datasets_with_the_same_units_count(
     assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
 
 
-# Two images of each patient among those of one scanner, in a study that protects images.
+# At most two images per patient, filtered by scanner; the study protects images.
 LIMITED = {
     "source": "csv",
     "train": "train.csv",
@@ -360,7 +360,7 @@ def test_cells_that_lie_there_count_though_the_study_lists_them_no_longer(tmp_pa
     chosen = with_datasets(tmp_path)
 
     def check(case: str, cells: int, half: int, two: int) -> None:
-        """Compares the price with the price of so many heads at epsilon 0.5 and 2."""
+        """Compares epsilon with that of `half` heads at epsilon 0.5 and `two` at 2."""
         block, epsilon = price_choice(chosen, tmp_path), composed(tmp_path, {0.5: half, 2.0: two})
         assert block["cells"] == cells, case
         assert epsilon <= block["epsilon"] <= epsilon * (1 + 1e-5), case
@@ -374,7 +374,7 @@ def test_cells_that_lie_there_count_though_the_study_lists_them_no_longer(tmp_pa
     check("another method", 5, EVERY, EVERY + 4 + SEEDS)
     lay_cell(tmp_path, "digits/removed/covariance/0.5", seeds=1)
     check("another backbone", 6, EVERY + 1, EVERY + 4 + SEEDS)
-    lay_cell(tmp_path, "digits_3_0p1/pixels/covariance/0.5")  # of an earlier `imbalance`
+    lay_cell(tmp_path, "digits_3_0p1/pixels/covariance/0.5")  # from an earlier `imbalance`
     check("an unlisted dataset", 7, EVERY + 1 + SEEDS, EVERY + 4 + SEEDS)
     (tmp_path / "results/cells/digits/pixels/emptied/eps-1").mkdir(parents=True)
     check("an empty folder", 7, EVERY + 1 + SEEDS, EVERY + 4 + SEEDS)
@@ -383,7 +383,7 @@ def test_cells_that_lie_there_count_though_the_study_lists_them_no_longer(tmp_pa
 def test_a_cell_of_other_noise_counts_beside_the_planned_one(tmp_path: Path) -> None:
     lay_cell(tmp_path, "digits/pixels/covariance/2", noise=0.5)
     block = price_choice(with_datasets(tmp_path), tmp_path)
-    exact = composed(tmp_path, {0.5: EVERY, 2.0: EVERY + 4 * SEEDS})  # mu doubles
+    exact = composed(tmp_path, {0.5: EVERY, 2.0: EVERY + 4 * SEEDS})  # twice the mu
     assert block["cells"] == 4
     assert exact <= block["epsilon"] <= exact * (1 + 1e-5)
 
@@ -464,11 +464,11 @@ def test_results_that_read_no_training_unit_expose_none(tmp_path: Path) -> None:
     lay_text(tmp_path, "fairness/digits/pixels.json")
     lay_text(tmp_path, "zero_shot/digits/pixels/metrics.json")
     lay_text(tmp_path, "few_shot/digits/.pixels.json.part")  # of a killed job
-    lay_cell(tmp_path, "mnist/pixels/covariance/2", private=False)  # other people
+    lay_cell(tmp_path, "mnist/pixels/covariance/2", private=False)  # different people
     assert price_choice(with_datasets(tmp_path, {"mnist": MNIST}), tmp_path) == before
 
 
-# Studies in which each analysis runs, as far as an analysis needs options.
+# Studies in which each analysis runs, with the options that it needs.
 RUNNING: dict[str, dict[str, Any]] = {
     "audit": {"audit": {"membership": {}}},
     "long_tail": {"long_tail": {}},
@@ -502,11 +502,11 @@ def test_each_analysis_is_unpriced_or_reads_no_training_row(analysis: Analysis) 
         assert read
         for path in read:
             assert "/train/" not in path
-            # of a cell, test results only: neither heads nor a history of the training loss
+            # only test results of a cell: neither heads nor a history of the training loss
             assert not path.endswith(("heads.safetensors", "history.parquet"))
 
 
-# A bundle's statement about a choice among results, and its verification.
+# Statements about a choice among results, and their verification.
 
 
 PLAN = made_plan([gaussians(8.0)], n=1000)

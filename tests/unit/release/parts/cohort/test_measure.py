@@ -1,4 +1,4 @@
-"""Chains of cohorts: files that are read as they were written, and the facts on a chain."""
+"""Chains of cohorts: files are read as written, and facts about a chain."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ PLAN = made_plan([gaussians(8.0)], n=1000)
 
 
 def state(block: dict[str, Any], predecessor: Any) -> dict[str, Any]:
-    """The parts of a statement that the check of a cohort reads."""
+    """Returns the parts of a statement that the check of a cohort reads."""
     return {"cohort": block, "predecessor": predecessor, "unit": "image", "public_data": {}}
 
 
@@ -94,7 +94,7 @@ def test_a_cohort_counts_the_units_of_all_before_it(count: int, horizon: int | N
 
 
 def test_the_noise_of_a_chain_without_exact_sums_adds_up() -> None:
-    """Without a horizon, the sum of k noisy sums has the noise of k; with one, far less."""
+    """Without a horizon, k noisy sums have k times the variance; with a horizon, far less."""
     for count in (0, 1, 3, 8):
         alone = describe_cohort("a", list_earlier(count), horizon=None, n=9)
         assert alone["noise_growth"] == pytest.approx((count + 1) ** 0.5)
@@ -159,7 +159,7 @@ def faults(options: dict[str, Any] | None = None, **facts: Any) -> list[str]:
 
 POSSIBLE: list[dict[str, Any]] = [
     {},
-    {"predecessor": "second"},  # a release without a cohort replaces any
+    {"predecessor": "second"},  # a release without a cohort may replace any
     {"cohort": "c"},
     {"cohort": "c", "horizon": 4},
     {"cohort": "c", "predecessor": "without"},

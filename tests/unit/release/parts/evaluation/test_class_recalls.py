@@ -1,4 +1,4 @@
-"""Noisy recalls of a released head: intervals, and when nothing can be measured."""
+"""Noisy recalls of a released head: intervals, and cases without a measurement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dpprobe.release.parts.evaluation.class_recalls import (
 def test_intervals_cover(
     units: tuple[int, ...], recalls: tuple[float, ...], deviation: float
 ) -> None:
-    """In 93% of 2,000 tests or more: with a coverage of 95%, fewer have a chance of 6e-5."""
+    """At least 93% of 2,000 intervals cover; at 95% coverage, fewer have a chance of 6e-5."""
     generator, runs = np.random.default_rng(1), 2000
     n, p = np.array(units), np.array(recalls)
     covered = worst_covered = 0
@@ -54,7 +54,7 @@ def test_the_error_of_the_mean_is_that_of_draws() -> None:
 
 
 def plain_recalls(table: Any, deviation: float) -> tuple[Estimate, Worst]:
-    """The formulas of the module, class by class."""
+    """Computes the module's formulas class by class."""
     classes, per_class = len(table), []
     for right, wrong in table:
         m = right + wrong

@@ -1,4 +1,4 @@
-"""The noisy result of a released head: sensitivity, noise, and what its interval covers."""
+"""The noisy test result of a released head: sensitivity, noise, and coverage of its interval."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.shown_scores import draw_of, head, of_test_rows
 
 Metric = Literal["accuracy", "auc", "macro_accuracy"]
 NULL = math.nan
-LITTLE = 1e-3  # of the noise of a plan: what follows is that without noise
+LITTLE = 1e-3  # times a plan's noise: results are then as if without noise
 
 
 def plan_area(folder: Path, n: int, epsilon: float) -> Plan:
@@ -52,7 +52,7 @@ def measure(
     seed: int = 1,
     **more: Any,
 ) -> dict[str, Any]:
-    """Evaluates a head that shows these scores, with noise from a seed."""
+    """Evaluates a head that yields these scores, with noise from a seed."""
     return results.evaluate_heads(
         draw_of(head(scores.shape[1], seed), of_test_rows(scores, labels, units)),
         plan,
@@ -63,7 +63,7 @@ def measure(
 
 
 def two_classes(n: int, generator: np.random.Generator, apart: float = 1.5) -> Any:
-    """Margins of two normals, with the area under their ROC curve."""
+    """Returns scores and labels of two normal classes, with the true area under the ROC curve."""
     labels = generator.integers(0, 2, n)
     margins = generator.normal(labels * apart, 1)
     return np.stack([np.zeros(n), margins], 1), labels, float(ndtr(apart / math.sqrt(2)))
@@ -83,7 +83,7 @@ def two_classes(n: int, generator: np.random.Generator, apart: float = 1.5) -> A
 def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
     metric: Metric, multi_label: bool, units: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compares whole evaluations: in one of them, units are null rows."""
+    """Compares evaluations of all units with evaluations in which one unit has only null rows."""
     generator, whose = np.random.default_rng(5), np.array(units)
     classes, n = 3 if multi_label else 2, len(set(units))
     wanted = results.evaluation_mechanisms(metric, classes=classes, multi_label=multi_label)
@@ -97,7 +97,7 @@ def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
         return told.setdefault(name, draw(self, name, total))
 
     monkeypatch.setattr(Releases, "release_gaussian", release)
-    # intervals take most of the time, and are not looked at here
+    # intervals take most of the time and are not tested here
     estimate = Estimate(0.5, 0.0, 1.0, 0.5)
     monkeypatch.setattr(results, "accuracy_estimate", lambda *_: estimate)
     monkeypatch.setattr(results, "area_estimate", lambda *_: (estimate, ""))
@@ -106,7 +106,7 @@ def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
         scores = generator.normal(size=(6, classes)) * generator.choice([0.01, 1, 1e6])
         drawn = generator.integers(0, 2, (6, classes) if multi_label else 6)
         labels: npt.NDArray[Any] = drawn.astype(np.uint8) if multi_label else drawn
-        if generator.random() < 0.3:  # all rows alike: the longest that a unit's sum can be
+        if generator.random() < 0.3:  # equal rows give the longest sum of a unit
             scores[:], labels[:] = scores[0], labels[0]
         told.clear()
         sums.clear()
@@ -125,7 +125,7 @@ def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
 def test_a_site_s_step_is_that_of_all_sites_units(
     metric: Metric, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not of its own rows: the total over all units is at most 2^53 steps, which float64 adds."""
+    """The total over all sites' units is at most 2^53 steps, which float64 adds exactly."""
     n, steps, draw = 2**30, list[float](), Releases.release_gaussian
 
     def release(self: Releases, name: str, total: GridSum) -> torch.Tensor:
@@ -147,7 +147,7 @@ def test_without_noise_the_area_is_the_benchmarks() -> None:
     bench = metrics.Evaluation(scores, labels).compute_metrics()["auc"]
     wanted = results.evaluation_mechanisms("auc", classes=2, multi_label=False)
     plan = made_plan(wanted, 20_000, noise=LITTLE)
-    # a bias added to all scores, and another scale, change ranks as little as bins may
+    # ranks change only by binning if a bias is added to all scores or they are rescaled
     for shift, scale in ((0, 1), (5, 1), (-3, 0.1), (0, 40)):
         moved = np.stack([scores[:, 0], scores[:, 1] * scale + shift], 1)
         result = measure(moved, labels, plan, "auc")
@@ -156,7 +156,7 @@ def test_without_noise_the_area_is_the_benchmarks() -> None:
 
 @pytest.fixture
 def few_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the part of a spread that is noise be off by 3%: how near it comes is tested below."""
+    """Uses fewer simulations: the noise's part of a spread may be off by 3%, as tested below."""
     monkeypatch.setattr(results, "SIMULATIONS", 1000)
 
 
@@ -230,21 +230,21 @@ def test_with_the_stated_test_units_95_percent_of_areas_have_a_result(
     assert shares[1] < 0.7
 
 
-# The numbers of a test result, by plain loops and other libraries, and its words.
+# The numbers of a test result, compared with plain loops and other libraries; its words.
 
 
 Z = norm.ppf(0.975)
 
 
 def chance_below(hit: float, p: float, n: int, deviation: float) -> float:
-    """The chance that n coin tosses of chance p, and normal noise, sum to at most `hit`."""
+    """Returns P(n coin tosses of chance p, plus normal noise, sum to at most `hit`)."""
     return sum(
         binom.pmf(count, n, p) * norm.cdf((hit - count) / deviation) for count in range(n + 1)
     )
 
 
 def search(function: Any) -> float:
-    """The p at which a falling function is 0.025, by bisection; the nearer end without one."""
+    """Finds by bisection where a decreasing function is 0.025; returns an end if it never is."""
     low, high = 0.0, 1.0
     for _ in range(24):  # to 1e-7
         middle = (low + high) / 2
@@ -257,7 +257,7 @@ def search(function: Any) -> float:
 def test_the_interval_of_an_accuracy_is_that_of_all_counts(
     value: float, n: int, deviation: float
 ) -> None:
-    """Each p that the noisy sum does not contradict at 2.5% on either side."""
+    """The interval has each p that the noisy sum does not reject at 2.5% on either side."""
     found = results.accuracy_estimate(value, n, deviation)
     high = search(lambda p: chance_below(value * n, p, n, deviation)) if value < 1 else 1.0
     low = 1 - search(lambda q: 1 - chance_below(value * n, 1 - q, n, deviation)) if value else 0.0
@@ -287,7 +287,7 @@ def test_an_area_is_that_of_scikit_learn(labels: int) -> None:
 
 @pytest.mark.parametrize(("labels", "deviation"), [(1, 1e-6), (3, 1e-6), (1, 3.0), (2, 6.0)])
 def test_the_ends_of_an_area_are_where_newcombe_rejects_it(labels: int, deviation: float) -> None:
-    """1.96 deviations from the value; the errors of labels may all have one sign."""
+    """Ends are 1.96 deviations from the value; errors of the labels may all have one sign."""
     counts = draw_counts(labels, 16, 5)
     estimate, _ = results.area_estimate(counts, deviation)
     areas = results.compute_areas(counts)
@@ -317,7 +317,7 @@ def test_a_perfect_ranking_has_the_end_1() -> None:
 
 
 def test_labels_that_are_too_rare_are_left_out() -> None:
-    """A total must exceed four deviations of its noise, and one unit."""
+    """A class total must exceed four deviations of its noise, and one unit."""
     counts = draw_counts(3, 16, 7)
     deviation = 2.0
     rare = 4 * deviation * math.sqrt(16)
@@ -339,7 +339,7 @@ def test_labels_that_are_too_rare_are_left_out() -> None:
 
 @given(seed=st.integers(0, 10**6), bins=st.integers(3, 30))
 def test_edges_of_bins_are_quantiles(seed: int, bins: int) -> None:
-    """Dense at both ends, for rare labels; without noise, each range's rows are spread evenly."""
+    """Edges are dense at both ends, for rare labels; without noise, ranges are filled evenly."""
     generator, fixed = np.random.default_rng(seed), np.linspace(-3, 3, 13)
     counts = generator.integers(0, 50, 12).astype(float)
     counts[generator.integers(12)] += 10
@@ -353,7 +353,7 @@ def test_edges_of_bins_are_quantiles(seed: int, bins: int) -> None:
 
 
 def test_ranges_within_their_noise_have_no_edge() -> None:
-    """A count of at most two deviations is taken as 0, unless all are."""
+    """A count of at most two deviations is taken as 0, unless all counts are that small."""
     fixed = np.arange(5.0)
     inner = results.place_edges(np.array([9.0, 2.0, 2.0, 1.9]), fixed, 1.0, 9)[1:-1]
     assert (inner <= 1 + 1e-4).all()
@@ -412,7 +412,7 @@ def test_the_share_of_right_labels_is_counted() -> None:
 
 
 def test_each_patient_counts_as_one() -> None:
-    """Three images each: a weight of a third, also in a table of recalls."""
+    """A patient's three images have weight 1/3 each, also in a table of recalls."""
     scores, labels = drawn(3)
     units = np.repeat(np.arange(20), 3)
     hits = (scores.argmax(axis=1) == labels).reshape(20, 3).mean(axis=1)
@@ -475,7 +475,7 @@ def test_an_accuracy_within_20_points_of_noise_is_measured() -> None:
 
 
 def test_macro_accuracy_needs_enough_of_each_class() -> None:
-    """Without noise, more than one unit; the chance of a class falls with their number."""
+    """Each class needs more than one unit even without noise; more classes need more units."""
     plan = made_plan(recall_mechanisms(), 30, noise=2.0)
     deviation = plan.mechanisms[0].noise_scale * math.sqrt(2)
     for classes in (2, 5):

@@ -1,4 +1,4 @@
-"""How a test result is stated and rounded, and which impossible ones are refused."""
+"""How a test result is stated and rounded, and which impossible results are refused."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_an_area_leaves_out_labels_that_it_has(left: int, right: bool) -> None:
         show.check_result(given, made_plan(areas, 90), ["a", "b", "c"])
 
 
-# Which test result and calibration a study may ask for.
+# Test results and calibrations that a study may ask for.
 
 
 def wanted(
@@ -177,7 +177,7 @@ def test_a_metric_fits_the_labels(
 
 
 def test_accuracy_is_measured_and_hashed_by_default() -> None:
-    """A release with the default metric has one hash, whether or not it is written."""
+    """Writing the default metric explicitly does not change the hash of a release."""
     default, written = EvaluateOptions(epsilon=1), EvaluateOptions(epsilon=1, metric="accuracy")
     assert default.model_dump() == written.model_dump()
     assert default.published == written.published == "accuracy"

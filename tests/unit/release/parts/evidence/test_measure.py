@@ -1,4 +1,4 @@
-"""The evidence in a release: the chosen audit, and the sentences about it."""
+"""Audits as evidence in a release: which audit is chosen, and the sentences about it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _audit(folder: Path, plan: Plan, **changes: Any) -> Path:
 
 
 def test_a_white_box_audit_of_the_same_plan_alone_is_evidence(tmp_path: Path, plan: Plan) -> None:
-    """Attacks on real rows are no part of it."""
+    """The evidence excludes attacks on real rows."""
     assert set(EVIDENCE) == set(Evidence.model_fields)
     assert read_evidence(_audit(tmp_path, plan), plan) == EVIDENCE
     assert read_evidence(_audit(tmp_path, plan, white_box=None), plan) is None

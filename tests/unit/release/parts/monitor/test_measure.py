@@ -1,4 +1,4 @@
-"""The noisy tables for new images: sensitivity, releases, prices, and the whole bundle."""
+"""Noisy tables for monitoring new images: sensitivity, releases, epsilon, and whole bundles."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_no_unit_moves_the_tables_by_more_than_their_sensitivity(
     worst, n = 0.0, len(np.unique(whose)) + 1000
     for _ in range(30):
         scores = generator.normal(size=(6, CLASSES)) * generator.choice([0.01, 1, 1e6])
-        if generator.random() < 0.3:  # equal rows: a unit's sum is then longest
+        if generator.random() < 0.3:  # equal rows give the longest sum
             scores[:] = scores[0]
         whole = counts_of(scores, weights, n=n, unusual=unusual)
         for unit in np.unique(whose):
@@ -107,7 +107,7 @@ def test_rows_without_finite_scores_count_nothing_and_zeros_count() -> None:
 
 
 def test_a_row_counts_in_the_cells_that_new_images_do() -> None:
-    """The release and `predict` use one function of the same values."""
+    """The release and `predict` place the same values with the same function."""
     scores = np.random.default_rng(2).normal(size=(40, CLASSES)).astype(np.float32)
     whole = counts_of(scores, np.ones(40), n=1000, unusual=True)
     values = torch.from_numpy(scores).softmax(dim=1).numpy()
@@ -159,7 +159,7 @@ def make_release(folder: Path, **options: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle of a release with all measurements on test units."""
+    """Makes a release with all measurements on test units and returns its bundle."""
     everything = {"calibrate": {"epsilon": 2}, "evaluate": {"epsilon": 1}}
     return make_release(tmp_path_factory.mktemp("watched"), **everything)
 
@@ -216,7 +216,7 @@ def test_images_of_one_patient_count_once(tmp_path: Path) -> None:
 
 
 def test_streamed_images_are_compared_with_the_tables(tmp_path: Path) -> None:
-    """With the images' features as they are streamed, on noisy counts of other images."""
+    """Features of streamed images are compared with noisy counts of other images."""
     typical = np.eye(2, 64, dtype=np.float32)
     output = write_release(
         tmp_path / "release", {"family": "pixels", "size": 8}, arrays={TYPICAL: typical}
@@ -274,7 +274,7 @@ def test_other_directions_are_noticed(output: Path, fault: str) -> None:
             monitor.Watch(bundle.read_bundle(output), Transform(NoNormalisation()), {})
 
 
-# Tables of a monitor count equally many rows; directions are orthonormal and hold the centre.
+# A monitor's tables count equally many rows; directions are orthonormal and contain the centre.
 
 
 FOUR = measure.monitor_mechanisms(unusual=True)
@@ -282,14 +282,14 @@ THREE = measure.monitor_mechanisms(unusual=False)
 
 
 def check(first: float, second: list[float], *, n: int, deviation: float) -> None:
-    """Two tables of one and of more bins."""
+    """Checks the totals of two tables, of which the first has one bin."""
     plan = made_plan(FOUR, n, noise=deviation / made_plan(FOUR, n).mechanisms[0].noise_scale)
     sizes = {"a": 1, "b": len(second)}
     check_totals({"a": [first], "b": second}, sizes, plan)
 
 
 def test_a_total_exceeds_n_by_its_noise_alone() -> None:
-    """By eight deviations of a sum of bins."""
+    """The limit is eight deviations of a sum of bins."""
     check(300.0, [299.0, 1.0, 0.0], n=300, deviation=0.1)
     check(5.0, [5.0, 0.0], n=300, deviation=0.1)  # null rows are not counted
     check(300 + 0.79, [300.0, 0, 0], n=300, deviation=0.1)
@@ -358,7 +358,7 @@ def test_directions_are_orthonormal_and_hold_the_centre() -> None:
 def test_heads_publish_a_centre_and_a_quarter_of_the_directions(
     options: dict[str, Any], dimension: int, expected: int
 ) -> None:
-    """If they release a centre, and a second moment; at most 64 directions of the latter."""
+    """Only released centres and second moments are used; of a moment, at most 64 directions."""
     method = method_options(options)
     plan = made_plan(method.list_mechanisms(100), 100)
     count = measure.count_typical(plan, method.normalize, dimension)
@@ -370,7 +370,7 @@ def test_heads_publish_a_centre_and_a_quarter_of_the_directions(
 
 
 def test_moments_of_a_search_give_no_directions() -> None:
-    """Each trial releases one, and epsilon covers only the best."""
+    """Each trial of a search releases a moment, but epsilon covers only the best trial."""
     method = method_options({"head": "feature_covariance", "normalize": "l2"})
     mechanisms = method.list_mechanisms(100)
     searched = made_plan(mechanisms, 100, selection=best_of(3.0, mechanisms[0].name))
@@ -378,7 +378,7 @@ def test_moments_of_a_search_give_no_directions() -> None:
 
 
 def test_a_monitor_needs_twenty_deviations_of_test_units() -> None:
-    """A count's noise is the multiplier times the root of the tables."""
+    """The noise of a count is the noise multiplier times the root of the number of tables."""
     assert FOUR[0].sensitivity == pytest.approx(2)
     assert THREE[0].sensitivity == pytest.approx(math.sqrt(3))
     assert "unusualness" in FOUR[0].released

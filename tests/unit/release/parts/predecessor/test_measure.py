@@ -1,4 +1,4 @@
-"""A chain of predecessors is followed to its end, by digests; missing folders are reported."""
+"""A chain of predecessors is followed to its end by digests; missing folders are reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.refusals import check_tokens, refuses
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Three releases; each replaces its predecessor."""
+    """Makes three releases, each replacing the one before."""
     place = tmp_path_factory.mktemp("chain")
     bundles: list[Path] = []
     for name in ("v1", "v2", "v3"):
@@ -31,7 +31,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def check(bundle: Path, *folders: Path) -> Check | None:
-    """The check of a bundle's chain; None if there is nothing to be said."""
+    """Returns the check of a bundle's chain, or None if the bundle has none."""
     checks = verify_bundle(bundle, predecessors=folders).checks
     return next((each for each in checks if each.name == NAME), None)
 

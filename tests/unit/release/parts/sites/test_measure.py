@@ -1,4 +1,4 @@
-"""The block on several sites: who trained the head, with which trust."""
+"""A statement's block on several sites: who trained the head, and who trusts whom."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def describe(names: str = "abcd", **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("names", "colluders"), itertools.product(("ab", "abcd"), (1, 2, 3)))
 def test_sites_that_trust_nobody_say_how_many_may_collude(names: str, colluders: int) -> None:
     block = describe(names, colluders=colluders)
-    # one honest site alone adds the noise of the plan, so shares cost nothing
+    # a single honest site adds all the plan's noise, so shares cost nothing
     assert (block["log10_penalty"] is not None) == (len(names) - colluders > 1)
     assert (block["names"], block["colluders"]) == ([*names], colluders)
     assert (block["packed_by"], block["aggregator"]) == ("a", None)
@@ -93,7 +93,7 @@ def test_an_impossible_block_is_named(change: dict[str, Any], fault: str) -> Non
         check_sites({"sites": describe() | change})
 
 
-# The options of several sites, and what a study may not ask of them.
+# Options of several sites, and combinations that a study may not ask for.
 
 
 COVARIANCE = {"head": "feature_covariance", "normalize": "l2"}

@@ -1,4 +1,4 @@
-"""Three sites with three folders make one release; whatever else they are sent is refused."""
+"""Three sites with three folders make one release and refuse any other messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.site_study import Site, make_sites
 
 
 def take_turns(sites: list[Site], **changes: Any) -> int:
-    """Lets each site do what it can, until all have their bundle; returns the number of turns."""
+    """Runs each site in turn until all have their bundle; returns the number of turns."""
     for turn in range(1, 30):
         waiting = 0
         for site in sites:
@@ -94,7 +94,7 @@ def test_three_sites_make_one_verified_release(
 
 
 def with_public_file(site: Site, rows: np.ndarray) -> ReleaseTask:
-    """A site's release of a head around public rows, with its own copy of their file."""
+    """Returns a site's release of a head around public rows, with a private copy of their file."""
     path = site.folder / "films.npy"
     np.save(path, rows.astype(np.float32))
     task = site.task()
@@ -105,7 +105,7 @@ def with_public_file(site: Site, rows: np.ndarray) -> ReleaseTask:
 
 
 def test_three_sites_with_one_public_file_make_one_release(tmp_path: Path) -> None:
-    """Each has its own copy, of one hash."""
+    """Each site has its own copy of the file, with equal hashes."""
     rows = np.random.default_rng(3).normal(size=(50, DIMENSION))
     tasks = {}
     sites = make_sites(tmp_path, method="covariance")
@@ -194,7 +194,7 @@ def test_sites_with_other_options_do_not_begin(tmp_path: Path) -> None:
 def test_a_fault_of_the_release_stops_a_site_before_its_offer_and_before_it_books(
     tmp_path: Path, changes: dict[str, Any], words: tuple[object, ...]
 ) -> None:
-    """Also if nobody checked the study: a split by class priced at epsilon 1 costs 2.21."""
+    """Unchecked studies are refused, too: a split by class priced at epsilon 1 costs 2.21."""
     sites = make_sites(tmp_path, **changes)
     with refuses(ConfigError, *words):
         sites[0].task().make_offer()
@@ -261,7 +261,7 @@ def test_a_site_cannot_change_its_mind_after_all_have_agreed(
     with refuses(PrivacyError, "entry 1"):
         east.task(epsilon=1).make_offer()
     agree([east])  # the same offer again
-    # an offer that another site replaces later changes nothing, and its sums are refused
+    # offers that another site replaces later are ignored, and its sums are refused
     north = others[0]
     (north.private / "secret.json").unlink()
     agree([north])
@@ -272,7 +272,7 @@ def test_a_site_cannot_change_its_mind_after_all_have_agreed(
 
 
 def test_an_agreement_that_was_kept_holds_for_what_is_booked(tmp_path: Path) -> None:
-    """A crash between booking and keeping changes nothing, but other offers then do not count."""
+    """A crash between booking and saving is harmless, but changed offers are then ignored."""
     sites = make_sites(tmp_path, method="sums")
     east, north, _ = sites
     agree(sites)
@@ -310,7 +310,7 @@ def test_an_entry_whose_sums_have_left_cannot_be_abandoned(tmp_path: Path) -> No
     run_until_waiting(north, "`dpprobe site sums`")
     south.task().run()
     assert [entry.state for entry in east.ledger.read_entries()] == ["abandoned", "open"]
-    # the other sites still get what a finished site has sent
+    # the other sites can still get the messages of a site that has finished
     sent = south.exchange / "first/sums-1.south.safetensors"
     sent.unlink()
     run_until_waiting(north, "round 1", "south", "`dpprobe site sums`")
@@ -326,7 +326,7 @@ def open_exchange(site: Site) -> exchanges.Exchange:
 
 
 def change_message(site: Site, number: int) -> None:
-    """Lets a malicious site replace a message of its own by another one that it signs."""
+    """Lets a malicious site replace one of its own messages by another signed message."""
     exchange = open_exchange(site)
     path = exchange.message_path(number, site.name)
     values, sums = exchange.read_message(path, site.name)
@@ -338,7 +338,7 @@ def change_message(site: Site, number: int) -> None:
 
 
 def read_sums(victim: Site, others: list[Site], *, masks: bool) -> np.ndarray:
-    """The numbers of the message of round 3, with or without the masks that the others know."""
+    """Returns the numbers in round 3's message; `masks=False` removes masks that others know."""
     exchange = open_exchange(victim)
     values, (sums,) = exchange.read_message(exchange.message_path(3, victim.name), victim.name)
     numbers = sums.numbers
@@ -359,7 +359,7 @@ def read_sums(victim: Site, others: list[Site], *, masks: bool) -> np.ndarray:
 def test_a_restored_private_folder_tells_no_difference_of_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another total moves the victim's gradient; the same noise twice would show by how much."""
+    """A new total moves the victim's gradient; reusing the noise would reveal by how much."""
     exact: list[np.ndarray] = []
     shares: list[float] = []
 
@@ -391,7 +391,7 @@ def test_a_restored_private_folder_tells_no_difference_of_sums(
     change_message(north, 2)
     with refuses(PrivacyError, "sums-3.east.safetensors", "name"):
         restore_and_run()
-    # the attacker removes what the refusals need
+    # the attacker deletes the files by which sites would refuse
     (east.exchange / "first/sums-3.east.safetensors").unlink()
     with refuses(PrivacyError, "sums-3.north.safetensors"):
         restore_and_run()
@@ -421,9 +421,9 @@ def test_other_data_stop_a_site_between_two_rounds(tmp_path: Path) -> None:
 
 
 def test_a_site_that_dies_at_any_step_continues_with_the_same_message(tmp_path: Path) -> None:
-    """SIGKILL before each kind of change of the disk: the rerun sends the same bytes, booked once.
+    """SIGKILL before any kind of disk change: the rerun sends the same bytes and books once.
 
-    Nothing is in the exchange before the ledger has the release.
+    The exchange gets a message only after the ledger has the release.
     """
     walk = run_program([sys.executable, "-m", "tests.support.site_kill_walk", tmp_path])
     whole, *killed = map(json.loads, walk.stdout.splitlines())
@@ -441,7 +441,7 @@ def test_a_site_that_dies_at_any_step_continues_with_the_same_message(tmp_path: 
     assert any(each["killed"]["message"] is not None for each in killed)
 
 
-# A site waits for the others as long as is said, and no longer than its entry counts.
+# A site waits for the others up to the stated time, and only while its entry counts.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`dpprobe site keys | sums | combine`: what a person reads and the exit status."""
+"""`dpprobe site keys | sums | combine`: printed text and exit status."""
 
 from __future__ import annotations
 

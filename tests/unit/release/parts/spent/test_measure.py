@@ -1,4 +1,4 @@
-"""The ledger's total in a bundle is at least what the release itself costs."""
+"""The ledger's total in a bundle is at least the cost of the release itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TESTED = {"delta": 1e-5, "epsilon": 2.0}
 
 
 def state(plan: Plan = PLAN, evaluation: Any = None, **changes: Any) -> str:
-    """The verification of a ledger's block beside a test result."""
+    """Returns the words of the ledger check of a statement with a given test result."""
     said, passed = check_ledger({"ledger": BLOCK | changes, "evaluation": evaluation}, plan)
     assert passed
     return said
@@ -68,7 +68,7 @@ def test_an_impossible_block_is_named(changes: dict[str, Any], fault: tuple[obje
 
 @pytest.mark.parametrize("releases", [1, 3])
 def test_a_total_is_not_below_the_release(releases: int) -> None:
-    """Up to 0.01%, by which processors may differ."""
+    """A tolerance of 0.01% allows for differences between processors."""
     state(releases=releases, epsilon=0.99991)
     with refuses(DataError, "epsilon 0.9998", 1):
         state(releases=releases, epsilon=0.9998)
@@ -90,7 +90,7 @@ def test_samples_and_searches_have_a_bound_alone(plan: Plan) -> None:
 
 
 def test_test_units_pay_at_the_same_delta() -> None:
-    """A test result of epsilon 2 makes a total of 1 impossible, unless its delta differs."""
+    """A test result of epsilon 2 makes a total of 1 impossible, unless it has another delta."""
     assert "epsilon 2" in state(evaluation=TESTED, epsilon=2.0)
     with refuses(DataError, "epsilon 1", 2):
         state(evaluation=TESTED)
@@ -99,7 +99,7 @@ def test_test_units_pay_at_the_same_delta() -> None:
 
 
 def test_all_that_test_units_pay_counts_together() -> None:
-    """A monitor alone, at its price as a Gaussian."""
+    """Here only a monitor uses test units, with its Gaussian epsilon."""
     monitor = watched() | {"epsilon": 2.0, "epsilon_target": 2.0, "delta": 1e-5}
     noise = monitor["mechanisms"][0]["noise_multiplier"]
     price = gaussian_epsilon(1 / noise, 1e-5)
