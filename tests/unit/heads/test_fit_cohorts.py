@@ -79,8 +79,7 @@ def test_sums_of_cohorts_are_the_sums_of_all_rows(factorisation: Factorisation) 
 
 @pytest.mark.parametrize("head", ["prototypes", "feature_covariance"])
 def test_each_cohort_adds_its_own_noise_to_the_sums_so_far(head: str) -> None:
-    """With nearly no noise both cohorts' head equals the head of all rows; with noise it differs.
-    """
+    """With almost no noise, both cohorts' head equals the head of all rows; noise changes it."""
     quiet, _ = chain(head, ADDED, noise=1e-6, cohorts=2)
     loud, _ = chain(head, ADDED, noise=1.0, cohorts=2)
     again, _ = chain(head, ADDED, noise=1.0, cohorts=2)
