@@ -75,11 +75,7 @@ Pair = tuple[list[DatasetSplit], list[DatasetSplit]]
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Pair:
-    """Returns private and public rows.
-
-    The first train row is public byte for byte; the second is too, in another encoding, and so is
-    the second test row.
-    """
+    """Returns private and public rows; train 0, test 1 and (re-encoded) train 1 are in both."""
     private = [
         make_rows(tmp_path, "private", [png(pixels) for pixels in PIXELS[:28]]),
         make_rows(tmp_path, "tested", [png(pixels) for pixels in PIXELS[28:31]], split="test"),

@@ -353,7 +353,7 @@ def test_what_a_network_takes_from_the_whole_batch_shows(read: Any, dtype: torch
 
 
 class Branch(nn.Module):
-    """A branch that starts with a tiny gate, as LayerScale does."""
+    """A branch that starts nearly closed, with a gate of 1e-7, as LayerScale does."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

@@ -420,7 +420,7 @@ def test_all_options_of_a_head_stand_in_its_file_and_one_other(name: str) -> Non
 
 @pytest.mark.parametrize("head", ["newton", "feature_covariance", "least_squares"])
 def test_a_damped_head_has_another_identity_than_before(head: str) -> None:
-    """As a search's base too. All other heads keep their identity, and therefore their seeds."""
+    """A search with such a base too. All other heads keep their identity, and so their seeds."""
     identity = method_options({"head": head}).identity_options()
     assert identity["fit_version"] == 2
     tuned = method_options({"head": "tuned", "base": {"head": head}}).identity_options()

@@ -451,7 +451,7 @@ def trained(
 @pytest.mark.parametrize("noise", [0.0, 0.5])
 @pytest.mark.parametrize("name", HEAD_VALUES)
 def test_units_of_equal_rows_train_the_head_of_one_row_each(name: str, noise: float) -> None:
-    """Also with noise: n, steps, ridges and rates follow from the number of units."""
+    """With or without noise, n, steps, ridges and rates follow from the number of units."""
     options = options_of(HEAD_VALUES[name])
     features, labels = classes_of(100, 6, CLASSES)
     counts = torch.arange(100) % 9 + 1

@@ -144,7 +144,7 @@ def test_exact_delta_matches_fifty_digits(mu: float, epsilon: float) -> None:
 @pytest.mark.parametrize("mu", [1e-300, 1e-100, 1e-17, 1e-12, 1e-7, 0.9e-6, 1.1e-6, 1e-5])
 @pytest.mark.parametrize("ratio", [0.0, 1e-9, 0.5, 1.0, 5.0, 30.0, 999.0, 1001.0, 1e5, 1e200])
 def test_a_mu_that_floats_hardly_tell_from_zero_has_its_delta(mu: float, ratio: float) -> None:
-    """As floats both terms of delta are equal, but delta must not become 0."""
+    """As floats, both terms of delta are equal, but delta must not become 0."""
     log_delta = accountants.gaussian_log_delta(mu, mu * ratio)
     with mpmath.workdps(700):
         if ratio > 1e6:
@@ -204,7 +204,7 @@ def test_the_conversion_of_2017_by_hand() -> None:
 
 @pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.1), (0.7, 0.5)])
 def test_the_price_from_below_is_below(noise: float, rate: float) -> None:
-    """By quadrature, one sampled release has a delta above DELTA there, but only slightly."""
+    """At this epsilon, one sampled release has slightly more than delta, by quadrature."""
     below = accountants.epsilon_below([gaussians(noise, rate)], DELTA)
     assert sampled_delta(noise, rate, below) > DELTA
     assert sampled_delta(noise, rate, 1.02 * below) < DELTA

@@ -176,7 +176,7 @@ def table_of(mu: float) -> Table:
 
 @pytest.mark.parametrize("mu", [0.01, 0.3, 3.0])
 def test_a_table_is_above_the_profile_and_near_it(mu: float) -> None:
-    """Also for negative epsilons, where delta is exactly Phi(mu/2 - e/mu) - exp(e) Phi(...)."""
+    """Negative epsilons are tested too: delta is exactly Phi(mu/2 - e/mu) - exp(e) Phi(...)."""
     table = table_of(mu)
     epsilons = np.linspace(-1.2, 1.2, 2501) * table.epsilons[-1]
     exact = ndtr(mu / 2 - epsilons / mu) - np.exp(epsilons) * ndtr(-mu / 2 - epsilons / mu)

@@ -29,7 +29,7 @@ PATIENTS = [f"p{number}" for number in range(1, 13) for _ in range(number)]
 def test_one_patient_s_images_decide_nothing_about_another_s(
     names: list[str], most: int, new: str
 ) -> None:
-    """So the limit costs no privacy: null rows only change which rows of their patient count."""
+    """So the rule is public: a patient's null rows only change which of its own rows count."""
     before = patient_sides.first_of_each(names, most)
     assert Counter(itertools.compress(names, before)) == {
         name: min(number, most) for name, number in Counter(names).items()

@@ -129,7 +129,7 @@ def prepare(folder: Path, source: str, train: Names, test: Names = (), **more: A
 
 
 def judge(tmp_path: Path, door: str, names: Names, caplog: Any) -> tuple[str, int]:
-    """Passes these people's rows to a source or the estimator; returns its text, their number."""
+    """Passes rows to a source or the estimator; returns the text and the number of people."""
     if door == "estimator":
         rows = [*OTHERS, *names]
         with warnings.catch_warnings(record=True) as caught:
