@@ -135,7 +135,7 @@ VECTORS = {"family": "external", "model": "speech-96", "each_by_itself": True}
 def test_each_option_makes_another_backbone(
     base: dict[str, Any], changes: list[dict[str, Any]]
 ) -> None:
-    """Otherwise features of one backbone could be reused for another."""
+    """Each option changes the fingerprint, so stored features are not reused for another one."""
     found = {load(**base | change).fingerprint for change in ({}, *changes)}
     assert len(found) == 1 + len(changes)
     assert load(**base, dimension=load(**base).dimension).fingerprint in found

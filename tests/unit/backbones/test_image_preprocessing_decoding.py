@@ -154,7 +154,7 @@ def test_other_families_decode_at_twice_their_resize(family: str) -> None:
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_extraction_and_fine_tuning_decode_each_image_at_its_scale(split: str) -> None:
-    """Both use `Decoder`; neither the split nor earlier images change the result."""
+    """`Decoder` decodes each image at its scale, whatever the split and the images before."""
     backbone = load(**OTHERS["pixels"], **SCALED)
     decoder = Decoder(backbone, split)
     files = [encoded(smooth_noise(size)) for size in ((640, 480), (60, 50), (640, 480))]

@@ -41,7 +41,7 @@ def test_count_test_is_the_rounded_fraction_within_its_bounds(rows: int, fractio
 def test_the_first_of_each_class_by_hash_are_tested(
     strata: list[int], fraction: float, seed: int
 ) -> None:
-    """So neither the order of rows nor a library matters; a row can only move rows of its class."""
+    """Neither the order of rows nor a library matters; a row can only move rows of its class."""
     ids = [f"row-{row}" for row in range(len(strata))]
     tested = train_test_split.choose_test(ids, strata, fraction=fraction, seed=seed)
     digests = [hashlib.sha256(f"{seed}\n{name}".encode()).digest() for name in ids]
@@ -100,7 +100,7 @@ BY_ID = {"split_by": "id", "test_fraction": 0.3}
 def test_a_class_that_chance_leaves_out_of_one_side(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is an error if training rows are missing, or test rows that the metric needs."""
+    """A class needs training rows, and test rows if the metric needs every class."""
     alone = next(f"u{n}" for n in range(99) if not below(f"u{n}-0.png", fraction=0.3, seed=0))
     rows = [(f"u{n}", 0) for n in range(20) if f"u{n}" != alone]
     written = write_rows(tmp_path / "in", [*rows, (alone, 1)]) | BY_ID

@@ -359,7 +359,7 @@ print({name.partition(".")[0] for name in {*sys.modules} - before} - {"PIL"})
     ids=lambda options: options["family"],
 )
 def test_processes_inherit_all_heavy_modules(options: dict[str, Any]) -> None:
-    """Otherwise each process would import them while the GPU waits."""
+    """If processes imported heavy modules themselves, the GPU would wait."""
     decoder = pickle.dumps(Decoder(load(**options), "test"))
     imported = subprocess.run(
         [sys.executable, "-c", IMPORTED, options["family"]],

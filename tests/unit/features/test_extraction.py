@@ -384,7 +384,7 @@ LATER: list[Callable[[torch.Tensor], Any]] = [
 def test_a_backbone_gives_one_row_of_one_width_per_image(
     tmp_path: Path, change: Callable[[Any], Any], start: int, as_layer: bool
 ) -> None:
-    """Otherwise a row could get another row's features, or one number in all positions."""
+    """With other shapes, a row could get another row's features, or one number in all positions."""
     dataset = write_dataset(tmp_path / "data", [png(3 * row) for row in range(20)])
 
     passes = itertools.count()
@@ -435,7 +435,7 @@ def test_crops_are_stored_beside_the_features_of_the_central_part(tmp_path: Path
 
 
 def test_a_row_s_crops_depend_on_its_image_alone(tmp_path: Path) -> None:
-    """They do not depend on its position, its label, other rows, or the number of crops."""
+    """Crops do not depend on a row's position, its label, other rows, or the number of crops."""
     images, crops = [noise_png(seed) for seed in range(6)], vit(crop="inception", crops=2)
     stored = extract(write_dataset(tmp_path / "a", images), tmp_path / "out", backbone=crops)
     others = [noise_png(9), noise_png(8), *images[5:2:-1]]  # in other positions, with other labels

@@ -69,7 +69,7 @@ PIXELS = {"family": "pixels"}
 def test_other_features_are_those_of_readable_images(
     tmp_path: Path, backbone: dict[str, Any], nulls: tuple[int, ...], dtype: str
 ) -> None:
-    """This holds with one shard and with four, one of which may have only null examples."""
+    """Tests one shard, and four shards of which one may have only null examples."""
     given: dict[str, Any] = {"backbone": backbone, "dtype": dtype, "batch_size": 4}
     readable = extract(write_tables(tmp_path / "readable", ()), tmp_path / "a", **given)
     tables = write_tables(tmp_path / "damaged", nulls)
@@ -155,7 +155,7 @@ def test_a_store_without_nulls_has_the_other_rows(tmp_path: Path) -> None:
 
 
 def test_null_examples_are_near_nothing(tmp_path: Path) -> None:
-    """They match neither a public image nor a public null example, whose hash is missing too."""
+    """Null examples match neither public images nor public null examples, which lack a hash too."""
     splits = []
     for name, nulls in (("private", (0, 3)), ("public", (0, 5))):
         tables = write_tables(tmp_path / name, nulls)

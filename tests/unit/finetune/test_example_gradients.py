@@ -238,7 +238,7 @@ def test_each_parameter_has_its_gradient(name: str) -> None:
 def test_parts_of_layers_are_trained_alone(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This also holds for pieces of one row."""
+    """Training only weights or only biases has right sums, also in pieces of one row."""
     monkeypatch.setattr(example_gradients, "PIECE_BYTES", 2**6)
     whole = started(name)
     network = Small.of(whole.module, whole.shape, lambda name: name.endswith(kind))
@@ -295,7 +295,7 @@ def test_a_network_in_channels_last_is_the_same() -> None:
 
 
 def test_gradients_are_formed_where_that_is_cheaper_by_rules_of_their_own() -> None:
-    """They are formed above sqrt(16 half) and half / 4 positions, half = in * out / (in + out)."""
+    """Gradients are formed above sqrt(16 h) and h / 4 positions; h = in * out / (in + out)."""
     first = [
         next(t for t in range(1, 99) if example_gradients.forms_gradients((t, inputs, outputs)))
         for inputs, outputs in ((2, 2), (8, 8), (64, 32), (512, 512), (600, 500), (512, 16))

@@ -123,7 +123,7 @@ def test_images_decoded_anew_and_kept_have_the_same_views(tmp_path: Path) -> Non
 def test_views_depend_on_seed_step_and_row_alone(
     rows: list[int], step: int, flip: bool, views: int, pad: int
 ) -> None:
-    """Each view equals a plain mirror, reflecting padding and crop."""
+    """Each view equals one of the plain mirrored or unmirrored crops of the reflected image."""
     augment = Augment(views=views, flip=flip, pad=pad)
     index = np.array(rows)
     together = views_of(WANTED[index], augment, key=1, step=step, rows=index)

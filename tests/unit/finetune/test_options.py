@@ -137,7 +137,7 @@ def test_options_that_cannot_be_meant_are_refused(name: str) -> None:
 
 
 def test_every_combination_of_a_search_is_tried() -> None:
-    """Each value is valid on its own, but not together with the other."""
+    """Each value is valid on its own, but one of the combinations is refused."""
     space = {"average": ["last", "ema"], "ema_decay": [0.9, 0.99]}
     with pytest.raises(ValidationError) as caught:
         of(average="ema", search=SEARCH | {"space": space})
@@ -206,7 +206,7 @@ def price(items: Any) -> float:
 def test_a_probe_has_its_share_of_the_budget(
     name: str, share: float, values: dict[str, Any]
 ) -> None:
-    """It makes its own head's releases, with noise that matches its share of the price."""
+    """A probe makes its head's own releases, with noise that matches its share of the price."""
     options = Options.model_validate({"tune": "all", **values, **probe(PROBES[name], share=share)})
     *probed, gradients = options.list_mechanisms(1000)
     alone = method_options(PROBES[name]).list_mechanisms(1000)

@@ -280,7 +280,7 @@ def test_with_macro_accuracy_auto_balances_unless_the_study_says_otherwise(
 
 
 def test_a_request_without_balanced_has_the_identity_of_earlier_versions() -> None:
-    """So finished releases of earlier versions stay final."""
+    """Otherwise finished releases of earlier versions would no longer be final."""
     asked = AUTO | {"normalize": "none", "rule": None, "chosen": None}
     assert method_options(AUTO).identity_options() == asked
     identities = [

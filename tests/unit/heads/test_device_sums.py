@@ -165,7 +165,7 @@ def test_a_factor_at_a_whole_number_is_the_kernels(
 def test_rows_that_are_nearly_right_have_the_kernels_bits(
     monkeypatch: pytest.MonkeyPatch, length: float
 ) -> None:
-    """Their residuals are mostly rounding error; gradients of long rows are clipped."""
+    """Nearly right rows have residuals of mostly rounding; gradients of long rows are clipped."""
     generator = torch.Generator().manual_seed(3)
     labels = torch.randint(0, 3, (2000,), generator=generator)
     gaps = 5 + 33 * torch.rand(2000, 1, generator=generator)
@@ -202,7 +202,7 @@ def test_gradients_near_the_clipping_norm_have_the_kernels_factors(
 def test_a_row_whose_length_is_rounding_alone_has_the_kernels_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its weight is small: all classes but one are nearly right on the device, right on the CPU."""
+    """In this row of small weight, all but one class are right on the CPU, nearly on the device."""
     classes = 3000
     labels = torch.ones(1, classes, dtype=torch.uint8)
     labels[:, 0] = 0

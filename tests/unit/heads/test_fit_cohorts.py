@@ -92,7 +92,7 @@ def test_each_cohort_adds_its_own_noise_to_the_sums_so_far(head: str) -> None:
 @pytest.mark.parametrize("factorisation", [ADDED, HALF_A_YEAR], ids=["added", "factorised"])
 @pytest.mark.parametrize("head", HEADS)
 def test_later_heads_are_better_than_the_first(head: str, factorisation: Factorisation) -> None:
-    """Each cohort adds its own noise, but all six together have six times the rows."""
+    """Each cohort adds only its own noise, but the last head sees six times the rows."""
     heads, _ = chain(head, factorisation, noise=8.0, cohorts=6)
     test = classes_of(2000, seed=0)
     first, last = (accuracy(each, *test) for each in (heads[0], heads[-1]))

@@ -123,7 +123,7 @@ ENTRIES = st.sampled_from(
 def test_a_unit_moves_no_release_by_more_than_its_sensitivity(
     name: str, unit: list[list[float]], alike: bool, several: bool, labels: list[int], size: float
 ) -> None:
-    """This holds for any rows of the unit and any earlier outputs."""
+    """The bound holds for any rows of the unit and any earlier outputs."""
     rows = torch.tensor([unit[0]] * len(unit) if alike else unit)
     targets = torch.tensor(labels)
     if method_options(CASES[name]).multi_label and several:
@@ -139,7 +139,7 @@ def test_a_unit_moves_no_release_by_more_than_its_sensitivity(
 
 @EACH
 def test_a_unit_of_long_rows_nearly_uses_its_sensitivity(name: str) -> None:
-    """So the bounds are not loose: some unit comes near to each of them."""
+    """Bounds are not loose: a unit of long rows comes near to each of them."""
     unit = torch.tensor([[300.0, -400.0, 100.0, 0.0]] * 7)
     labels = torch.zeros(13, dtype=torch.int64)
     if name in ("least_squares, two labels", "prototypes"):

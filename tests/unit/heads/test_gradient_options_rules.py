@@ -30,7 +30,7 @@ SEEDS = [cell_seed("test", index) for index in range(2)]
 
 
 def test_momentum_s_step_converges_where_one_direction_holds_all() -> None:
-    """The loop is v = beta v + h w, w = w - rate v, with the largest curvature h of unit rows."""
+    """Iterates v = beta v + h w and w = w - rate v; h is the largest curvature of unit rows."""
     for classes, more in ((2, {}), (10, {}), (10, {"intercept": 1.0}), (10, {"beta": 0.5})):
         for loss, curvature in (("softmax", 1 / classes), ("sigmoid", 0.25)):
             options = momentum.Options.model_validate({"loss": loss, **more})
@@ -60,7 +60,7 @@ def test_momentum_s_noise_in_the_logits_is_bounded(
 
 
 def test_what_is_released_holds_the_constant() -> None:
-    """Each class's last number has as much noise as its other numbers."""
+    """The released number for each class's constant has as much noise as its other numbers."""
     options = momentum.Options(
         normalize="none", learning_rate=1.0, steps=1, intercept=0.25, max_grad_norm=2.0
     )

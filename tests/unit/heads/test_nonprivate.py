@@ -121,7 +121,7 @@ def test_one_scale_is_the_root_of_the_mean_variance() -> None:
 
 @pytest.mark.parametrize(("largest", "penalty"), [(1e6, 1e-5), (1.0, 1e-9)])
 def test_rounding_may_outweigh_a_penalty(largest: float, penalty: float) -> None:
-    """There is an outlier, or features are linearly dependent; autograd finds no slope left."""
+    """An outlier or dependent features do not stop a fit early: autograd finds no slope left."""
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(520, 4, generator=generator) @ torch.randn(4, 512, generator=generator)
     if largest > 1:

@@ -296,7 +296,7 @@ def test_rates_that_are_written_need_no_rule() -> None:
 def test_auto_whitens_where_the_moment_is_worth_its_share(
     n: int, dimension: int, epsilon: float, several: bool
 ) -> None:
-    """It whitens if n mu >= 50 sqrt(d), with mu of the Gaussian mechanism (Dong et al. 2022)."""
+    """`auto` whitens if n mu >= 50 sqrt(d); mu is the Gaussian mechanism's (Dong et al. 2022)."""
     delta = 1e-4
     facts = DataFacts(
         n=n,

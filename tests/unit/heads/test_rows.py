@@ -175,7 +175,7 @@ def test_centred_rows_are_unit_rows_around_their_mean() -> None:
 
 
 def test_a_centre_of_noise_alone_is_shrunk_away() -> None:
-    """It becomes far shorter than the noise, which here has the length of unit rows."""
+    """The centre becomes far shorter than its noise, which here has the length of unit rows."""
     data = TrainingSet(torch.zeros(10, 4000), torch.zeros(10, dtype=torch.int64), 2)
     value = Centred()
     centre = normalise_rows(data, value, releases(value, 10, noise=3.0)).transform.arrays[CENTRE]

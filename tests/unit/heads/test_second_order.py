@@ -81,7 +81,7 @@ def test_the_gradient_of_a_short_row_is_clipped_as_well(length: float) -> None:
 
 @pytest.mark.parametrize("private", [False, True])
 def test_sums_are_those_of_numpy_and_of_a_stream(private: bool) -> None:
-    """There are more columns than a panel has, and several blocks."""
+    """The rows have more columns than a panel, and take several blocks."""
     features, labels = classes_of(150, 530, 3)
     design = design_of(features, labels, private=private, intercept=0.5, max_row_norm=60.0)
     rows = tilted(design).numpy()
@@ -142,7 +142,7 @@ def test_centred_rows_without_copies_are_the_centred_rows() -> None:
 @pytest.mark.parametrize("clip", [1.0, 0.3, 1e-2, 1e-4])
 @pytest.mark.parametrize("gap", [1.0, 1e-3, 1e-6, 1e-7, 0.0])
 def test_rows_next_to_the_centre_stay_within_their_norm(gap: float, clip: float) -> None:
-    """This holds even if the difference is only float32 rounding."""
+    """Differences to the centre may be float32 rounding only."""
     generator = torch.Generator().manual_seed(0)
     centre = torch.nn.functional.normalize(torch.randn(1, 40, generator=generator))[0]
     features = 3 * (centre + gap * torch.randn(30, 40, generator=generator))
@@ -291,7 +291,7 @@ def test_spectrum_estimates_the_matrix_better_than_clamping() -> None:
 
 @pytest.mark.parametrize("part", [0.5, 1.0, 1.2, 2.0, 4.0])
 def test_no_damped_step_overshoots_far(part: float) -> None:
-    """A has one direction, whose eigenvalue is `part` times the noise's."""
+    """The matrix has one direction, with an eigenvalue of `part` times the noise's."""
     d, step, deviation = 400, 0.6, 10.0
     hidden = deviation * math.sqrt(d / 2)
     truth = torch.zeros(d, d, dtype=torch.float64)
@@ -394,7 +394,7 @@ def test_no_grid_is_too_coarse_for_the_clip(
 def test_gradients_on_a_gpu_are_those_on_the_cpu(
     sigmoid: bool, private: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They differ only by rounding of probabilities, at most one step of a factor."""
+    """Gradients differ only by rounding of probabilities, at most one step of a factor."""
     monkeypatch.setattr("dpprobe.heads.training_set.CPU_BLOCK_BYTES", 4_000)
     features, labels = classes_of(300, 9, 4)
     design = design_of(features, labels, 4, private=private, intercept=0.3)

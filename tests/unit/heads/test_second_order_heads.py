@@ -202,7 +202,7 @@ def test_a_diverged_head_is_refused() -> None:
 def test_public_covariance_is_the_private_one_of_other_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is scaled to n: here the public rows are twice as long and twice as many."""
+    """A public sum is scaled to n: here its rows are twice as long and twice as many."""
     features, labels = classes_of()
     public = 2 * torch.cat([features, features])
     rows = public.numpy()

@@ -53,7 +53,7 @@ def test_no_group_pays_more_than_group_privacy_says(rate: float, size: int) -> N
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_profile_of_a_group_is_that_of_one_gaussian(size: int) -> None:
-    """It is Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu): Balle and Wang 2018, theorem 8."""
+    """delta is Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu): Balle and Wang 2018, theorem 8."""
     mu, epsilon = size * 2 / 5, 0.7  # four releases with noise 5
     ends = norm.cdf([mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu])
     profile = accountants.privacy_profile([gaussians(5.0, count=4)], DELTA, size=size)

@@ -194,7 +194,7 @@ def test_a_mu_at_the_ends_of_what_floats_hold_has_a_price() -> None:
 
 
 def test_a_selection_costs_at_least_one_run_and_at_most_the_theorem() -> None:
-    """This also holds if grids overflow, and for the smallest delta."""
+    """Both bounds of the price also hold if grids overflow, and for the smallest delta."""
     dear = [gaussians(0.03)]
     one, best = price_of(dear), price_of(dear, best_of(5))
     # Papernot and Steinke 2022: three times the epsilon, plus a term for the mean number of runs

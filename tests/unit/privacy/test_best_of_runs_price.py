@@ -128,7 +128,7 @@ def weight(mean: float, z: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("mu", [0.02, 0.4, 2.0])
 def test_the_hinges_are_above_the_largest_line(mean: float, mu: float) -> None:
-    """This is all the bound assumes about runs: no w(z) - m w(T(z)) exceeds the sum of hinges."""
+    """The bound only assumes that no w(z) - m w(T(z)) exceeds the sum of hinges."""
     bound = best_of_runs_price._bound_profile(mean, table_of(mu))
     z = np.concatenate([np.geomspace(1e-12, 1e-3, 2000), np.linspace(1e-3, 1, 20_001)])
     heights, others = weight(mean, z), weight(mean, ndtr(ndtri(z) + mu))

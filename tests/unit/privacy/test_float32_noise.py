@@ -110,7 +110,7 @@ def slow_normals(seed: int, steps: int, size: int) -> np.ndarray:
 @pytest.mark.parametrize("seed", [0, 7, 2**128 - 1])
 @pytest.mark.parametrize("size", [1, 31, 64, 65, 2048, 2049, 20_001])
 def test_numbers_are_those_of_numpy_s_generators_and_functions(seed: int, size: int) -> None:
-    """They do not depend on how many are drawn at a time; large samples include refined pairs."""
+    """Numbers do not depend on how many are drawn at a time; large samples have refined pairs."""
     noise = GaussianNoise([99, seed], size, CPU)
     parts = [noise.draw_steps(steps, 0.75)[1].numpy().copy() for steps in (4, 1, 3)]
     drawn = np.concatenate(parts)

@@ -244,7 +244,7 @@ def test_sums_that_cannot_be_counted_are_not_released(value: float) -> None:
 
 
 def test_the_same_sums_on_another_grid_are_released_to_within_a_step() -> None:
-    """Both grids round the same Gaussian."""
+    """Releases on both grids round the same Gaussian."""
     steps = (2.0**-30, 2.0**-10)
     fine, coarse = (
         releases(mechanism("a")).release_gaussian("a", zero(2, 9, step=each)) for each in steps

@@ -74,7 +74,7 @@ def simple_bound(epsilon: float) -> float:
 @settings(max_examples=30)
 @given(mu=st.floats(0.01, 8))
 def test_the_balanced_accuracy_of_gaussians_is_an_integral_rounded_up(mu: float) -> None:
-    """It is (1 + total variation) / 2; the two densities cross at mu / 2."""
+    """The balanced accuracy is (1 + total variation) / 2; the densities cross at mu / 2."""
     above, _ = quad(lambda x: norm.pdf(x - mu) - norm.pdf(x), mu / 2, mu + 40, epsabs=1e-12)
     parts = [gaussians(2 / mu, count=2, name="a"), gaussians(math.sqrt(2) / mu, name="b")]
     answer = bound_attacks(parts, [], delta=DELTA, epsilon=1.0)

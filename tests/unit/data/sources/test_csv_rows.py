@@ -136,7 +136,7 @@ def test_cells_are_those_that_pandas_reads(rows: list[tuple[str, str]], delimite
 
 
 def test_a_byte_order_mark_within_a_line_is_a_character() -> None:
-    """It can occur in a name as Unicode's zero-width no-break space; the csv module keeps it."""
+    """Within a line, U+FEFF is Unicode's zero-width no-break space; the csv module keeps it too."""
     content = table(HEADER, "a\ufeffb.png,cat,7,x\ufeff")
     rows = read(content)[["path", "kind", "age", "note"]].to_numpy().tolist()
     assert rows == [*csv.reader(io.StringIO(content))][1:]

@@ -215,7 +215,7 @@ def test_any_rows_have_the_sums_of_whole_numbers(
 
 
 def test_a_row_that_is_not_finite_adds_nothing_even_with_a_weight() -> None:
-    """Elsewhere the weight of such a row is 0, but the sum does not rely on the weight."""
+    """Such rows have a weight of 0 elsewhere, but the sum does not rely on the weight."""
     features = rows_of("unusable", 9, 5)[:2]
     assert not np.isfinite(features).any()
     labels, heads = np.eye(3, dtype=np.uint8)[:2], np.ones((1, 3, 6))
