@@ -16,7 +16,7 @@ from dpprobe.features.joined_rows import unit_rows
 from tests.support.backbones import CPU, load, noise, run
 from tests.support.refusals import refuses
 
-# Their inputs are 64 x 64 pixels in bytes, and 8 x 8 grey pixels in float32.
+# One network on 64 x 64 pixels in bytes, and 8 x 8 grey pixels in float32.
 MEMBERS = {
     "network": load(family="timm", model="test_resnet", pretrained=False),
     "pixels": load(family="pixels", size=8, color="gray"),

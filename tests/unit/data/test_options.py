@@ -80,7 +80,7 @@ def test_checks_leave_tables_as_they_are_and_other_options_do_not(source: str) -
     assert part.preparation_params() != tables
     assert part.image_params() == images
     assert without_subsample(part).preparation_params() == tables
-    if source != "url":  # its split belongs to its layout
+    if source != "url":  # the split of a url belongs to its layout
         by_id = of(source, split_by="id")
         assert by_id.preparation_params() != tables
         assert by_id.image_params() == images

@@ -152,7 +152,7 @@ def test_a_checkpoint_that_is_damaged_or_of_another_training_is_ignored(
         trained = train(network_options(), made)
     assert flat(trained.state).tolist() == flat(train(network_options(), None).state).tolist()
     assert said in caplog.text
-    assert made.load_state() is not None  # of the last step, at the usual path
+    assert made.load_state() is not None  # the last step's state, at the usual path
 
 
 def test_checkpoints_are_due_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ NETWORKS = ["mobilenetv2_100", "resnet26", "test_convnext", "test_nfnet", "test_
 def test_whole_networks_pass(name: str, precision: str, device: str) -> None:
     """Networks have their usual depth; convolutions on a GPU choose an algorithm per shape."""
     size = 160 if name == "test_vit" else 32
-    if precision != "float16":  # of a ResNet a quarter of the channels, which take most of the time
+    if precision != "float16":  # a narrower ResNet, as it takes most of the time
         narrow: dict[str, Any] = {"channels": (16, 32, 64, 128)} if name == "resnet26" else {}
         network = of_timm(name, size, **narrow)
         network.module.to(device)

@@ -371,7 +371,7 @@ def test_the_backbone_is_left_as_it_was() -> None:
     assert backbone.graph.state_dict().keys() == state.keys()
     assert all(torch.equal(one, state[name]) for name, one in backbone.graph.state_dict().items())
     assert not any(one.requires_grad for one in backbone.graph.parameters())
-    # its layers can still be read, and copies do not write into it
+    # the backbone's layers can still be read, and copies do not write into it
     _, layers = backbone.forward_layers(pictures)
     kept = {name: values.clone() for name, values in layers.items()}
     build(backbone, tune="all").module(pictures)

@@ -569,7 +569,7 @@ PROBES: list[dict[str, Any]] = [
     {"head": "momentum", "steps": 5},
     {"head": "sgd", "batch_size": 12, "steps": 5, "normalize": {"kind": "l2"}},
     {"head": "feature_covariance", "normalize": {"kind": "l2"}},
-    {"head": "feature_covariance"},  # its statistics are priced
+    {"head": "feature_covariance"},  # needs priced statistics
 ]
 
 

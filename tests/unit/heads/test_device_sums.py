@@ -212,7 +212,7 @@ def test_a_row_whose_length_is_rounding_alone_has_the_kernels_bits(
     rows = rows_of(TrainingSet(torch.full((1, 1), 1e3), labels, classes, public_n=2**30))
     disturb(monkeypatch, classes, -1.0)
     whole = 0
-    for part in np.arange(400, 2000, 50):  # of a clipped factor, in whole numbers
+    for part in np.arange(400, 2000, 50):  # parts of a clipped factor in whole numbers
         rows.weights = torch.full((1,), 1 / part)
         kernels, products = both_sums(rows, weights, 2.0**-34, sigmoid=True)
         assert torch.equal(products, kernels)

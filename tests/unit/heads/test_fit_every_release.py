@@ -256,7 +256,7 @@ class Changed(Watching):
         (name, item.name)
         for name, values in CASES.items()
         for item in method_options(values).list_mechanisms(60)
-        if values["head"] != "tuned"  # its score has few possible values
+        if values["head"] != "tuned"  # the score has few possible values
     ],
 )
 def test_each_release_changes_the_head(name: str, mechanism: str) -> None:

@@ -124,7 +124,7 @@ def test_a_step_sums_one_clipped_gradient_of_each_drawn_example_from_its_crop(
         wanted = sum((weights[row] * parts[crop][row] for row in batch), np.zeros((4, 8)))
         assert (
             np.linalg.norm(actual.double().numpy() - wanted) < 1e-3
-        )  # of rounding to the grid; crops differ by more than 0.1
+        )  # rounding to the grid; crops differ by more than 0.1
         used.add(crop)
     assert used == {0, 1, 2}
 

@@ -124,7 +124,7 @@ def test_the_gdp_accountant_underestimates() -> None:
         assert accountants.compute_epsilon(steps_of_it, DELTA, "pld") == pytest.approx(
             real, rel=5e-3
         )
-        # So does our own, from which a search starts; it is never used as a promise.
+        # Our central limit is too low as well; a search only starts from it and never promises it.
         assert accountants.central_limit_epsilon(steps_of_it, DELTA) < 0.97 * real
 
 

@@ -35,7 +35,7 @@ def test_a_sampled_release_is_priced_as_the_mixture_it_is(
     noise: float, rate: float, size: int
 ) -> None:
     epsilon = accountants.group_epsilon([gaussians(noise, rate, 1)], DELTA, size)
-    # It is an upper bound, and at most 2% above the epsilon at which the integral meets delta.
+    # The bound is at most 2% above the epsilon at which the integral meets delta.
     assert mixture_delta(noise, rate, size, epsilon) <= DELTA * (1 + 1e-6)
     assert mixture_delta(noise, rate, size, 0.98 * epsilon) > DELTA
 

@@ -136,7 +136,7 @@ def test_the_hinges_are_above_the_largest_line(mean: float, mu: float) -> None:
         line = (heights - math.exp(offset) * others).max()
         hinges = np.maximum(1 - np.exp(np.minimum(offset - bound.offsets, 0.0)), 0.0)
         assert bound.weights @ hinges >= line * (1 - 1e-6) - 1e-7 * mean
-        # nor far above it, except for the first chord, which begins at m = 0
+        # the sum of hinges is close to the line, except for the first chord, which begins at m = 0
         if mean < 100 and line > 1e-2 and offset >= 0:
             assert bound.weights @ hinges <= line * 1.02 + 0.01
         if line > 1e-3 * mean and offset in bound.offsets:  # at the ends of chords

@@ -202,7 +202,7 @@ def test_steps_classes_and_halves_of_a_pair_are_uncorrelated() -> None:
     sizes = np.square(flat) - 1
     for lag in (1, 2, 16, 31, 32, 33, 64, 1024, 2048):
         assert abs(np.mean(flat[:-lag] * flat[lag:])) < 5 / flat.size**0.5
-        # Their sizes are uncorrelated too; a shared radius would correlate them.
+        # Sizes are uncorrelated too; a shared radius would correlate them.
         assert abs(np.mean(sizes[:-lag] * sizes[lag:])) < 5 * 2 / flat.size**0.5
 
 

@@ -97,7 +97,7 @@ def test_a_process_that_ends_while_it_compiles_leaves_nothing(
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         module("raise KeyboardInterrupt")
-    none = MachineCode(kernel_bits.__file__)  # nor does code without functions
+    none = MachineCode(kernel_bits.__file__)  # without functions, nothing is stored
     none.keep()
     assert not cache.exists()
     assert none.name in MachineCode.ready
