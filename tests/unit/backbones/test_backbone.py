@@ -61,7 +61,7 @@ def test_anything_else_is_refused_with_what_was_given(kind: str) -> None:
         compute(output)
     with pytest.raises(DataError, match=said.format("1", 4)):
         compute(ROWS, layer=output)
-    if kind == "narrow":  # any width, if none is known
+    if kind == "narrow":  # without a known dimension, any width is accepted
         assert compute(output, dimension=None)[0] is output
     else:
         with pytest.raises(DataError, match=said.format("features", r"(width|\d+)")):
@@ -135,7 +135,7 @@ VECTORS = {"family": "external", "model": "speech-96", "each_by_itself": True}
 def test_each_option_makes_another_backbone(
     base: dict[str, Any], changes: list[dict[str, Any]]
 ) -> None:
-    """Stored features of one are never taken for those of the other."""
+    """Each option changes the fingerprint, so stored features are not reused for another one."""
     found = {load(**base | change).fingerprint for change in ({}, *changes)}
     assert len(found) == 1 + len(changes)
     assert load(**base, dimension=load(**base).dimension).fingerprint in found

@@ -1,4 +1,4 @@
-"""Reads weights from checkpoints, and refuses those that do not fit the network."""
+"""Weights are read from checkpoints, and refused if they do not fit the network."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def make_state() -> dict[str, torch.Tensor]:
 
 
 def fill(tmp_path: Path, values: Any, model: nn.Module | None = None) -> nn.Module:
-    """Saves a file, reads it back, and fills a fresh network from it."""
+    """Saves a file, reads it back, and loads it into a new network."""
     path = tmp_path / "x.pth"
     torch.save(values, path)
     model = make_model() if model is None else model
@@ -98,7 +98,7 @@ def test_weights_deep_in_a_checkpoint_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "model.", "net.", "backbone.net."])
 def test_names_of_the_network_itself_are_no_wrapper(tmp_path: Path, prefix: str) -> None:
-    """A network with a part `net` gets weights named `net.`, with or without a wrapper's prefix."""
+    """A network with a part `net` has weights named `net.`, with or without a wrapper's prefix."""
     state = {f"net.{name}": one for name, one in make_state().items()}
     named = {prefix + name: one for name, one in state.items()}
     assert_filled(fill(tmp_path, named, nn.ModuleDict({"net": make_model()})), state)
@@ -197,7 +197,7 @@ def test_shapes_alone_are_read_without_numbers(tmp_path: Path, suffix: str) -> N
 def test_a_classifier_is_left_out_by_its_name_alone(
     tmp_path: Path, extra: str, known: bool
 ) -> None:
-    """Tensors that are unknown for another reason are still refused."""
+    """Tensors that are unknown for other reasons are still refused."""
     state = timm.create_model("test_resnet", num_classes=7).state_dict() | {extra: ONE}
     fresh = timm.create_model("test_resnet")
     given: dict[str, Any] = {"path": tmp_path / "x.pth", "name": "test_resnet"}

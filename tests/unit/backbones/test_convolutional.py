@@ -1,4 +1,4 @@
-"""Convolutional networks to be trained from scratch: their layers, their start, what is refused."""
+"""Convolutional networks to train from scratch: layers, initial weights, and refusals."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def network_of(backbone: Backbone, tune: Any = "all", classes: int = 10) -> Fine
     )
 
 
-# The studies' networks have the numbers of parameters that Tramer and Boneh 2021 count: 26 thousand
-# and 551 thousand on pixels, 33 thousand and 187 thousand on scattering coefficients.
+# The studies' networks have as many parameters as Tramer and Boneh 2021 count: 26 thousand and 551
+# thousand on pixels, 33 thousand and 187 thousand on scattering coefficients.
 @pytest.mark.parametrize(
     ("study", "backbone", "parameters", "features", "blocks"),
     [
@@ -140,7 +140,7 @@ def test_scattering_coefficients_enter_and_are_not_trained() -> None:
     maps = plain.forward(plain.transform(picture)[None]).reshape(1, 3 * 9, 4, 4)
     stored = cut_backbone(backbone, CPU, 2).forward(backbone.transform(picture)[None])
     torch.testing.assert_close(stored.reshape(maps.shape), functional.group_norm(maps, 3))
-    # `all` trains the same parameters from images as the two blocks do from what is stored.
+    # `all` trains the same parameters from images as the two blocks from stored activations.
     cut, whole = network_of(backbone, {"blocks": 2}), network_of(backbone)
     assert list(cut.trained) == list(whole.trained)
     assert cut.shape == (27, 4, 4)
@@ -176,7 +176,7 @@ def test_its_gradients_are_clipped_row_by_row(
     network = Small.of(nn.Sequential(*parts, nn.Linear(backbone.dimension or 0, 3)), shape)
     inputs, labels = torch.randn(7, *shape), torch.arange(7) % 3
     alone = gradients(network, inputs, labels)
-    limit = float(alone.norm(dim=1).median())  # some are shortened, some are not
+    limit = float(alone.norm(dim=1).median())  # clips some gradients, but not all
     ours = added(sums(network, limit), inputs, labels, None)
     torch.testing.assert_close(ours, clipped(alone, limit).float(), rtol=1e-3, atol=1e-5)
 

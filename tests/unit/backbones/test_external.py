@@ -1,4 +1,4 @@
-"""Vectors of another program: what their options promise, and how vectors are chosen."""
+"""Vectors from another program: what their options promise, and how vectors are chosen."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_promise_must_be_written() -> None:
     ("wanted", "known", "chosen"),
     [
         (None, ["one", "speech"], "speech"),  # the backbone's name
-        (None, ["vectors"], "vectors"),  # a dataset that names none
+        (None, ["vectors"], "vectors"),  # the dataset names no vectors
         (None, ["vectors", "x"], None),
         (None, ["one"], None),
         ("one", ["one", "speech"], "one"),

@@ -1,4 +1,4 @@
-"""Digests of features: which machines agree, and what a stranger's file must hold."""
+"""Digests of features: when machines agree, and which digests in strangers' files are valid."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ BASE: dict[str, Any] = {"sha256": "a" * 64, "norm": 2.0, "sample": [1.0, -1.0]}
     ("change", "agree"),
     [
         ({}, True),
-        # 5% of the larger norm: of 2.1 it is 0.105, of 2.0 it is 0.1
+        # 5% of the larger norm: 0.105 for 2.1, and 0.1 for 2.0
         ({"norm": 2.1}, True),
         ({"norm": 2.11}, False),
         ({"norm": 1.91}, True),
         ({"norm": 1.89}, False),
-        # 5% of the longer sample, of length 1.46 and 1.47
+        # 5% of the longer sample, with lengths of 1.46 and 1.47
         ({"sample": [1.07, -1.0]}, True),
         ({"sample": [1.08, -1.0]}, False),
         ({"sample": [1.04, -1.04]}, True),

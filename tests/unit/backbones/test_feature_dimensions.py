@@ -1,4 +1,4 @@
-"""Numbers of features before extraction: by formula, or from a network without weights."""
+"""Feature dimensions before extraction, by formula or from a network without weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read(folder: Path, **backbones: dict[str, Any]) -> Dimensions:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names that were asked for; answers come without a process."""
+    """Lists the names that are requested; answers come without a process."""
     return describe_here(monkeypatch)
 
 
@@ -78,7 +78,7 @@ def test_a_checkpoint_of_another_open_clip_model_is_refused(
 def test_nothing_is_computed_where_shapes_suffice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A model of 630 million weights would take 2.5 GB and seconds."""
+    """Computing a model of 630 million weights would take 2.5 GB and seconds."""
     devices = []
     create = timm.create_model
 
@@ -120,7 +120,7 @@ def test_a_second_start_asks_only_for_what_changed(asked: list[str], tmp_path: P
     other = TINY | {"model": "test_efficientnet"}
     first = read(tmp_path, vit=TINY, other=other, pixels={"family": "pixels"})
     assert first.known == {"vit": 64, "other": 256, "pixels": None}
-    scattered = {"family": "scattering", "dimension": 81}  # which no formula confirms
+    scattered = {"family": "scattering", "dimension": 81}  # no formula confirms this number
     assert "but the backbone gives 5184" in read(tmp_path, one=scattered).faults["one"]
     assert set(first.blocks) == {"vit", "other"}
     assert asked == ["vit", "other"]
@@ -149,7 +149,7 @@ def test_a_checkpoint_that_is_written_anew_is_looked_at_again(
     assert read(tmp_path, vit=values).faults == {}
     assert asked == ["vit"]
     os.utime(path, (0, 0))
-    for number in ("", "1", "2"):  # other weights of equal size, then other libraries
+    for number in ("", "1", "2"):  # other weights of equal size, then other library versions
         assert read(tmp_path, vit=values).faults == {}
         monkeypatch.setattr(feature_dimensions, "version", lambda _, number=number: number)
     assert asked == ["vit"] * 4
@@ -189,7 +189,7 @@ def test_faults_are_those_of_loading(tmp_path: Path, changed: dict[str, Any], me
 
 
 def test_a_model_of_the_hub_is_warned_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The machine that extracts may have it, where this one has no network."""
+    """This machine cannot create the network, but the machine that extracts may have it."""
 
     def offline(*_: Any, **__: Any) -> Any:
         raise OSError("no route to the Hub")

@@ -1,4 +1,4 @@
-"""Weights that are neither cached nor can be fetched are named at once, with the remedy."""
+"""Weights that are neither cached nor downloadable are reported at once, with the remedy."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 @pytest.fixture
 def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An address where nobody listens."""
+    """Points the Hub's address at a port where nothing listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
 
 
 def fetch(cache: Path, file: HubFile, name: str, *, revision: str = "main") -> None:
-    """Puts a file where huggingface_hub puts what it fetched."""
+    """Puts a file where huggingface_hub caches it."""
     folder = cache / f"models--{file.repository.partition('@')[0].replace('/', '--')}"
     (folder / "refs").mkdir(parents=True, exist_ok=True)
     (folder / "refs" / revision).write_text("c0ffee")
@@ -108,13 +108,13 @@ def test_what_is_not_cached_is_missing_where_the_hub_cannot_be_asked(
     offline: bool,
     failures: list[int] | None,
 ) -> None:
-    """A Hub that answers is left to the library; one request answers for all files."""
+    """If the Hub answers, the library handles errors itself; one request covers all files."""
     other = HubFile("config", "somebody/else", ("config.json",))
     for file, names in ((WEIGHTS, cached), (other, other.names[: len(cached)])):
         for name in names:
             fetch(cache, file, name)
     hub.failures[:] = failures or []
-    if failures is None:  # an address where nobody listens
+    if failures is None:  # nothing listens at this address
         monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     if offline:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -171,6 +171,6 @@ def test_a_tokenizer_is_looked_for_where_it_can_be_run(
         with pytest.raises(ConfigError, match="tokenizer of tiny-tokenizer .*its words.*transform"):
             open_clip_models.make_tokenizer(options)
     assert asked == files[1:] * 5
-    for output in (torch.ones(2), (torch.ones(2), torch.zeros(3))):  # embeddings, and tokens
+    for output in (torch.ones(2), (torch.ones(2), torch.zeros(3))):  # with and without tokens
         tower = open_clip_models.wrap_tower(Mock(return_value=output))
         assert torch.equal(tower(torch.zeros(1)), torch.ones(2))

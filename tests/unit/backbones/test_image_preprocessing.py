@@ -1,4 +1,4 @@
-"""Colour modes, depths and random parts of images, against Pillow, NumPy and torchvision."""
+"""Colour modes, bit depths and random crops equal Pillow's, NumPy's and torchvision's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RED, GREEN, GREY = (200, 0, 0), (0, 100, 0), (7, 7, 7)
 
 
 def deep(values: Any, kind: Any = np.int32, *, bits: int | None = None, **info: Any) -> Image.Image:
-    """Grey of more than 8 bits; `bits` is what its file states."""
+    """Returns a grey image of more than 8 bits; `bits` is the depth that its file states."""
     image = Image.fromarray(np.asarray(values).astype(kind)[None])
     image.info.update({GREY_BITS: bits}, **info)
     return image
@@ -61,7 +61,7 @@ def test_colours_survive_palettes_and_alpha_and_grey_is_copied_into_each_channel
 
 
 def test_colours_become_grey_by_the_weights_of_itu_r_601() -> None:
-    """0.299 red + 0.587 green + 0.114 blue."""
+    """Grey is 0.299 red + 0.587 green + 0.114 blue."""
     image = noise((20, 10))
     expected = np.asarray(image) @ [0.299, 0.587, 0.114]
     found = np.asarray(convert_mode(image, "L"))
@@ -156,13 +156,13 @@ SHA = b"b" * 32
 def test_a_crop_is_drawn_from_the_hash_of_seed_number_and_image(
     seed: int, number: int, sha256: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Crops that were stored once must be drawn again on every machine."""
-    monkeypatch.setattr(image_preprocessing, "CROP_RATIO", (1 - 1e-12, 1 + 1e-12))  # all parts fit
+    """Every machine must be able to draw stored crops again."""
+    monkeypatch.setattr(image_preprocessing, "CROP_RATIO", (1 - 1e-12, 1 + 1e-12))  # all crops fit
     text = {0: f"{seed}:"}.get(number, f"{seed}:{number}:")
     digest = hashlib.sha256(text.encode() + sha256).hexdigest()
     generator = np.random.default_rng(int(digest, 16))
     side = round(math.sqrt(1000 * 1000 * generator.uniform(0.08, 1)))
-    generator.uniform()  # the ratio
+    generator.uniform()  # draws the ratio
     top, left = generator.integers(0, 1000 - side + 1), generator.integers(0, 1000 - side + 1)
     found = crop_box(1000, 1000, seed=seed, sha256=sha256, number=number)
     assert found == (int(top), int(left), side, side)
@@ -183,7 +183,7 @@ def test_a_crop_lies_within_the_image_and_is_a_function_of_its_arguments(
     assert 0 <= left <= left + w <= width
     assert h > 0 < w
     assert crop_box(width, height, **given) == (top, left, h, w)
-    # rounded sides, and images too narrow for any part, may leave the range of shapes a little
+    # rounded sides and very narrow images may exceed the range of shapes slightly
     assert min(3 / 4, width / height) * 0.7 - 1 / h <= w / h
     assert w / h <= max(4 / 3, width / height) * 1.5 + 1 / h
 
@@ -195,7 +195,7 @@ def test_a_crop_lies_within_the_image_and_is_a_function_of_its_arguments(
 def test_where_no_part_fits_the_centre_is_torchvisions(
     width: int, height: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No part with a hundred times the image's area fits, for torchvision neither."""
+    """No crop can have a hundred times the image's area, in torchvision neither."""
     monkeypatch.setattr(image_preprocessing, "CROP_AREA", (100.0, 100.0))
     blank = Image.new("L", (width, height))
     expected = RandomResizedCrop.get_params(blank, [100.0, 100.0], [3 / 4, 4 / 3])

@@ -30,7 +30,7 @@ SCALED = {"jpeg_decoding": "scaled"}
 
 
 def drafted(data: bytes, least: tuple[int, int]) -> Image.Image:
-    """Decodes a JPEG by Pillow's `draft`, without a last row or column that is mostly padding."""
+    """Decodes a JPEG by Pillow's `draft`; drops a last row or column that is mostly padding."""
     picture: Any = Image.open(io.BytesIO(data))
     _, box = picture.draft(None, least)
     sides = [int(side + 0.5) for side in box[2:]]
@@ -67,7 +67,7 @@ def test_jpegs_have_the_pixels_of_pillows_draft(
 
 @pytest.mark.parametrize(("orientation", "size"), [(1, (160, 40)), (3, (160, 40)), (6, (10, 40))])
 def test_targets_are_of_the_upright_picture(orientation: int, size: tuple[int, int]) -> None:
-    """Upright at 320 x 80, 80 x 20 takes 1/2; turned to 80 x 320, the width allows 1 only."""
+    """For 80 x 20, 320 x 80 takes scale 1/2; turned to 80 x 320, its width only allows scale 1."""
     data = encoded(smooth_noise((320, 80)), exif=exif(orientation))
     wanted = size if orientation != 6 else (80, 320)
     assert open_image(data, ScaledDecoding(80, 20)).size == wanted
@@ -117,7 +117,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 def resized(transform: Any, picture: Image.Image) -> tuple[int, int]:
-    """Returns the size of a picture after the first step of a transform."""
+    """Returns a picture's size after the first step of a transform."""
     if isinstance(transform, ToBytes):
         return transform.steps.transforms[0](picture).size  # type: ignore[attr-defined]
     return transform.size, transform.size
@@ -154,7 +154,7 @@ def test_other_families_decode_at_twice_their_resize(family: str) -> None:
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_extraction_and_fine_tuning_decode_each_image_at_its_scale(split: str) -> None:
-    """Both read images by `Decoder`; neither split nor the images before change a picture."""
+    """`Decoder` decodes each image at its scale, whatever the split and the images before."""
     backbone = load(**OTHERS["pixels"], **SCALED)
     decoder = Decoder(backbone, split)
     files = [encoded(smooth_noise(size)) for size in ((640, 480), (60, 50), (640, 480))]

@@ -1,4 +1,4 @@
-"""Networks that a function of the user builds."""
+"""Networks that are built by a user's function."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "my_nets/tiny.py").write_text(NETWORK)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    for name in ("my_nets", "my_nets.tiny"):  # other tests need that it cannot be imported
+    for name in ("my_nets", "my_nets.tiny"):  # other tests need it to be missing
         sys.modules.pop(name, None)
 
 
@@ -80,7 +80,7 @@ def test_the_function_s_network_gives_the_features() -> None:
     assert torch.equal(torch.rand(3), expected), "no other random number moves"
     assert backbone.dimension == 6
     assert features(backbone).shape == (1, 6)
-    torch.manual_seed(7)  # as in another job, whose weights are the same
+    torch.manual_seed(7)  # as in another job; the weights must be the same
     assert torch.equal(features(load(arguments={"width": 6})), features(backbone))
     assert load(arguments={"width": 5}).fingerprint != backbone.fingerprint
     image = Image.radial_gradient("L").convert("RGB").resize((40, 30))
@@ -90,7 +90,7 @@ def test_the_function_s_network_gives_the_features() -> None:
 
 
 def test_a_checkpoint_is_held_against_its_stated_hash(folder: Path) -> None:
-    """`sha256sum` of the file; without a checkpoint there is nothing to hold against it."""
+    """The hash is the file's SHA-256; a hash without a checkpoint is refused."""
     torch.save(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)).state_dict(), folder / "w.pth")
     found = hashlib.sha256((folder / "w.pth").read_bytes()).hexdigest()
     assert load(checkpoint="w.pth", checkpoint_sha256=found).fingerprint == (
@@ -174,7 +174,7 @@ def test_a_module_or_a_package_in_the_working_folder_is_a_file_of_the_study(fold
     for module, files in (
         ("my_nets.tiny:build", ("my_nets/tiny.py",)),
         ("my_nets:build", ("my_nets/__init__.py",)),
-        ("json:loads", ()),  # of the environment
+        ("json:loads", ()),  # part of the environment
     ):
         options = backbone_options({"family": "imported", "module": module})
         options.check_files()

@@ -1,4 +1,4 @@
-"""Joined networks: the rows that the feature store reads from its members' shards."""
+"""Joined networks give the rows that the feature store joins from its members' shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpprobe.features.joined_rows import unit_rows
 from tests.support.backbones import CPU, load, noise, run
 from tests.support.refusals import refuses
 
-# Images of 64 x 64 bytes, and of 8 x 8 grey pixels in float32.
+# One network on 64 x 64 pixels in bytes, and 8 x 8 grey pixels in float32.
 MEMBERS = {
     "network": load(family="timm", model="test_resnet", pretrained=False),
     "pixels": load(family="pixels", size=8, color="gray"),

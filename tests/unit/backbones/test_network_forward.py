@@ -1,4 +1,4 @@
-"""Backbones: what they compute, what their fingerprints cover, what they refuse."""
+"""Backbones: their features, what their fingerprints cover, and what they refuse."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TINY: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": Fal
 
 
 def renew_list(file: Path, wanted: str) -> None:
-    """Compares a stored list of a library's models; with RENEW=1 it is written anew."""
+    """Compares a stored list of a library's models; RENEW=1 rewrites it."""
     if os.environ.get("RENEW"):
         file.write_text(wanted, encoding="utf-8")
     assert file.read_text(encoding="utf-8") == wanted, f"run this test with RENEW=1 for {file.name}"
@@ -63,7 +63,7 @@ def timm_of(model: str = "test_vit", runtime: Runtime = CPU, **values: Any) -> B
 
 
 def reference(model: str = "test_vit", **arguments: Any) -> Any:
-    """timm's model by itself, with the weights that the family draws."""
+    """Returns timm's own model with the weights that the family draws."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return timm.create_model(model, pretrained=False, **arguments).eval()
@@ -76,7 +76,7 @@ def rows(model: Any, pixels: torch.Tensor) -> torch.Tensor:
 
 
 def test_scattering_is_channel_major_and_hardly_expands() -> None:
-    """The public bounds of `normalize: {kind: channels}` rest on this."""
+    """The public bounds of `normalize: {kind: channels}` depend on this."""
     ramp = np.linspace(0, 255, 32).astype(np.uint8)
     stripes = np.where(np.arange(32) % 8 < 4, 255, 0).astype(np.uint8)
     arrays = [np.broadcast_to(line, (32, 32)) for line in (ramp, stripes, stripes[::-1])]
@@ -98,7 +98,7 @@ def test_scattering_is_channel_major_and_hardly_expands() -> None:
 
 
 def test_signs_are_written_in_stone_and_inner_products_survive() -> None:
-    """Features that were stored long ago must be those of today, bit by bit."""
+    """Features must be bit-identical to those stored long ago."""
     matrix = draw_signs(24, 5)
     assert matrix.shape == (24, 5)
     assert matrix.dtype == torch.float32
@@ -174,13 +174,13 @@ def test_checkpoint_is_loaded_and_named_by_its_hash(checkpoint: Path) -> None:
         "test_efficientnet",
         "test_resnet",
         "test_convnext",
-        "deit_tiny_distilled_patch16_224",  # which has two classifiers
+        "deit_tiny_distilled_patch16_224",  # has two classifiers
     ],
 )
 def test_a_classifier_of_any_number_of_classes_is_ignored(
     tmp_path: Path, model: str, suffix: str
 ) -> None:
-    """The same weights before it give the same features: with 965 classes, 1,000 and none."""
+    """With 965, 1,000 or no classes, the same other weights give the same features."""
     torch.manual_seed(7)
     state = timm.create_model(model, num_classes=965).state_dict()
     wide = timm.create_model(model).state_dict()
@@ -334,11 +334,11 @@ def test_a_checkpoint_is_resampled_to_the_size(tmp_path: Path) -> None:
     given = timm_of(checkpoint=str(larger), **values)
     expected = rows(
         model.eval(), (resampled.transform(smooth())[None] / 255 - 0.5) / 0.5
-    )  # test_vit's mean and std
+    )  # mean and std of test_vit
     torch.testing.assert_close(run(given, smooth()), expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(run(resampled, smooth()), expected, rtol=1e-4, atol=1e-4)
     said = r"not weights of test_vit: pos_embed is \[1, 197, 64\] and not \[1, 101, 64\]"
-    for other in ({}, {"size": 192}):  # neither the model's own resolution nor the given one
+    for other in ({}, {"size": 192}):  # neither the model's nor the given resolution
         with pytest.raises(ConfigError, match=said):
             timm_of(checkpoint=str(larger), pretrained=None, preprocessing=other)
 
@@ -364,7 +364,7 @@ def test_crops_are_distributed_as_torchvisions(width: int, height: int) -> None:
 
 
 def test_flip_is_the_mean_of_both_views() -> None:
-    whole = {"crop_pct": 1}  # what is cut off a side depends on the side
+    whole = {"crop_pct": 1}  # otherwise the crop depends on the side
     plain = timm_of(layers="all", preprocessing=whole)
     both = timm_of(layers="all", preprocessing=whole | {"flip": True})
     picture = smooth((160, 160))
@@ -425,7 +425,7 @@ def test_precision_changes_last_digits_and_fingerprints_but_no_probe() -> None:
     assert probes_agree(first, close)
 
 
-# Features of inner blocks: where blocks are found, and what is taken of their outputs.
+# Features of inner blocks: where blocks are found, and how their outputs are pooled.
 
 
 PREFIX = 2  # a class token and a register
@@ -434,7 +434,7 @@ CLASS_TOKEN: dict[str, Any] = {"num_prefix_tokens": PREFIX, "cls_token": TOKEN}
 
 
 class Parts(nn.Module):
-    """A module of named parts and attributes."""
+    """A module with named parts and attributes."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__()
@@ -447,7 +447,7 @@ def linear(count: int) -> nn.Sequential:
 
 
 RESNET = Parts(**{f"layer{number}": linear(number) for number in (1, 2, 3, 8, 9)}, layer4=None)
-# A network, where its blocks are (None: nowhere), the tokens before patches, a class token or not.
+# A network, the path of its blocks (None: not found), tokens before patches, class token or not.
 PLACES: dict[str, tuple[nn.Module, Any, int, bool]] = {
     "class token": (Parts(blocks=linear(3), **CLASS_TOKEN), "blocks", 2, True),
     "registers": (Parts(blocks=linear(11), num_prefix_tokens=2), "blocks", 2, False),
@@ -504,7 +504,7 @@ def test_a_resnets_stages_are_its_layers_one_to_eight() -> None:
 
 
 class Block(nn.Module):
-    """Doubles its tokens; is called as often as told, and returns what `gives` makes of them."""
+    """Doubles its tokens and applies `gives`; is called `calls` times."""
 
     def __init__(self, calls: int = 1, gives: Callable[[torch.Tensor], Any] = lambda x: x) -> None:
         super().__init__()
@@ -515,7 +515,7 @@ class Block(nn.Module):
 
 
 class Net(Parts):
-    """Images [m, 5, 2, 3] -> 6 tokens of 5 numbers through all blocks -> the second token."""
+    """Passes images [m, 5, 2, 3] as 6 tokens of 5 numbers through all blocks; gives the second."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         tokens = images.flatten(2).transpose(1, 2)

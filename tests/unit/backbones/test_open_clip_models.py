@@ -1,4 +1,4 @@
-"""open_clip's image towers: equal to the library's own pipeline, never with a wrong activation."""
+"""open_clip's image towers equal the library's pipeline and always have the right activation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def load(model: str = "tiny-quickgelu", runtime: Runtime = CPU, **values: Any) -
 
 
 def library(model: str = "tiny-quickgelu", **arguments: Any) -> tuple[Any, Any]:
-    """open_clip's own model and evaluation transform, with the weights that the family draws."""
+    """Returns open_clip's model and evaluation transform, with the family's random weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         created, _, preprocess = open_clip.create_model_and_transforms(model, **arguments)
@@ -96,7 +96,7 @@ def test_overrides_are_the_library_s(
     torch.testing.assert_close(run(backbone, noise()), expected, rtol=1e-4, atol=1e-6)
     plain = load()
     assert backbone.fingerprint != plain.fingerprint
-    # a wrong transform is noticed: the comparison with the library's default fails
+    # the comparison notices a wrong transform: the library's default gives other features
     default = embed(*library(), noise())
     assert (run(backbone, noise()) - default).abs().max() > 1e-3 * default.abs().max()
 
@@ -156,7 +156,7 @@ def test_checkpoint_is_loaded_strictly_and_named_by_its_hash(checkpoint: Path) -
     assert not torch.allclose(expected, run(load(), noise()), rtol=1e-2)
     moved = checkpoint.rename(checkpoint.with_name("moved.safetensors"))
     assert load(checkpoint=str(moved)).fingerprint == backbone.fingerprint
-    # The activation of a file's weights is not in the file: the name decides.
+    # A weights file does not state its activation, so the name decides.
     usual = load("tiny", checkpoint=str(moved))
     assert usual.fingerprint != backbone.fingerprint
     assert usual.preprocessing["activation"] == "gelu"
@@ -184,7 +184,7 @@ def test_weights_that_cannot_be_fetched_name_the_remedy(monkeypatch: pytest.Monk
 def test_a_tag_s_own_preprocessing_is_taken(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some weights come with a mean and an interpolation of their own, which open_clip knows."""
+    """open_clip knows that some weights have their own mean and interpolation."""
     from open_clip import factory
 
     known = {"url": "", "mean": (0.1, 0.2, 0.3), "interpolation": "bilinear", "quick_gelu": True}
@@ -264,7 +264,7 @@ def test_options_that_choose_no_weights_or_two_are_refused(
         ({"model": "ViT-B-32.openai", "quick_gelu": True}, None),
         ({"model": "ViT-B-32-quickgelu.openai"}, None),
         ({"model": "ViT-B-32.laion2b_s34b_b79k"}, None),
-        # a name with QuickGELU is right, whatever the list says of its weights
+        # a name with QuickGELU is right, whatever the list states about its weights
         ({"model": "roberta-ViT-B-32.laion2b_s12b_b32k"}, None),
         ({"model": "hf-hub:a/b"}, None),
     ],
@@ -288,7 +288,7 @@ def test_names_and_activations_are_compared_with_the_list(
 def test_text_is_read_where_its_tokenizer_runs(
     monkeypatch: pytest.MonkeyPatch, model: str, own: bool, installed: bool, other_version: bool
 ) -> None:
-    """A tokenizer of the Hub needs the package transformers; open_clip's own needs nothing."""
+    """The Hub's tokenizers need the package transformers; open_clip's own need no other package."""
     if other_version:
         monkeypatch.setattr(open_clip_models, "LIBRARY", "pip")
     asked: list[str] = []
@@ -310,7 +310,7 @@ def test_text_is_read_where_its_tokenizer_runs(
 def test_models_whose_tokenizer_is_open_clips_read_text_without_another_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """For each model, open_clip's own function says which tokenizer it makes."""
+    """The test asks open_clip's own function which tokenizer it makes for each model."""
     find = {"open_clip": find_spec("open_clip"), "transformers": None}
     monkeypatch.setattr(open_clip_models, "find_spec", find.get)
     monkeypatch.setattr(open_clip.factory, "HFTokenizer", lambda *_, **__: "of the Hub")
@@ -420,7 +420,7 @@ def test_preprocessing_is_recorded_with_the_library_s_defaults() -> None:
 # features before the projection
 
 
-# Towers of each kind: open_clip's ViT and ResNet, timm's networks with each kind of projection.
+# Towers of all kinds: open_clip's ViT and ResNet, and timm's networks by kind of projection.
 POOLED: dict[str, dict[str, Any]] = {
     "coca": tiny_clip.VISION | {"attentional_pool": True, "attn_pooler_heads": 4},
     "linear": tiny_clip.CONFIGS["tiny-timm"]["vision_cfg"],
@@ -447,7 +447,7 @@ def towers(tiny: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
 
 
 def project(visual: Any, features: torch.Tensor) -> torch.Tensor:
-    """What open_clip's own tower does to its pooled features last."""
+    """Applies the projection with which open_clip's tower ends."""
     if isinstance(getattr(visual, "proj", None), torch.Tensor):
         return features @ visual.proj
     if hasattr(visual, "attnpool"):
@@ -499,7 +499,7 @@ def test_features_before_the_projection_give_the_embeddings_by_the_library_s_own
 
 @pytest.mark.usefixtures("towers")
 def test_a_tower_without_a_projection_has_nothing_before_one() -> None:
-    """SigLIP's towers end so."""
+    """SigLIP's towers, for example, end without a projection."""
     chosen = options(model="tiny-none", pretrained=False, with_projection=False)
     told = describe_backbone(chosen)
     assert (
@@ -527,7 +527,7 @@ def test_features_before_the_projection_come_without_text() -> None:
 
 
 def save_folder(folder: Path, model: str = "tiny-quickgelu") -> Any:
-    """A small model with random weights, in the layout of `open_clip.push_to_hf_hub`."""
+    """Writes a small model with random weights in the layout of `open_clip.push_to_hf_hub`."""
     created, _ = library(model)
     folder.mkdir()
     config = {"model_cfg": open_clip.get_model_config(model), "preprocess_cfg": {}}
@@ -586,7 +586,7 @@ def test_a_folder_is_known_by_its_weights_and_configuration(
 
 
 def test_a_folder_without_weights_is_not_random(tmp_path: Path) -> None:
-    """open_clip only warns, and gives random weights."""
+    """open_clip itself only warns, and returns random weights."""
     (tmp_path / "open_clip_config.json").write_text("{}")
     chosen = options(model=f"local-dir:{tmp_path}")
     with pytest.raises(ConfigError, match=r"has no weights \(.safetensors, .bin, .pth\); copy"):

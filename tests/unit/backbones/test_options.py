@@ -108,7 +108,7 @@ def test_a_checkpoint_is_a_file_that_must_exist(
     given.check_files()
     assert given.input_files() == ("w.pth", *source)
     assert of(family).input_files() == source
-    if family != "imported":  # its content is in the weights' hash, not its place
+    if family != "imported":  # here the weights' hash identifies the file
         assert given.extraction_params() == of(family, checkpoint="other.pth").extraction_params()
     for missing in ("no/such.pth", "nets"):
         with pytest.raises(ConfigError, match=f"checkpoint: no file {missing}; correct the path"):

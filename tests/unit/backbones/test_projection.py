@@ -1,4 +1,4 @@
-"""Numbers of features of families without a network, before and after the projection."""
+"""Feature dimensions of families without a network, before and after projection."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_numbers_out_of_range_are_refused(family: str, change: dict[str, Any], s
 
 
 def assert_computed(**values: Any) -> None:
-    """The number that planning computes is the number that the backbone gives."""
+    """Checks that planning computes the dimension that the backbone gives."""
     options, backbone = backbone_options(values), load(**values)
     options.check_files()
     for size in ((9, 5), (40, 40)):
@@ -93,7 +93,7 @@ def test_scattering_coefficients_are_as_many_as_planned(values: dict[str, Any]) 
 
 @pytest.mark.parametrize("family", ["pixels", "scattering"])
 def test_only_a_written_projection_is_part_of_the_features(family: str) -> None:
-    """Features of older versions, which knew no projection, stay valid."""
+    """Features of older versions, which had no projection, stay valid."""
     plain = backbone_options({"family": family, "size": 8}).extraction_params()
     assert "project" not in plain
     projected = backbone_options({"family": family, "size": 8, "project": 5}).extraction_params()

@@ -1,4 +1,4 @@
-"""Networks that mix the rows of a batch, or read its numbers, are found."""
+"""Networks that mix the rows of a batch, or read numbers from it, are detected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ APART: dict[str, Run] = {
     "fewer columns": lambda rows: rows[:, :1].sin(),
     "constant": lambda rows: rows * 0 + 3,
 }
-# A function that mixes, and whether the first row (else the last) of the batch shows it.
+# A function that mixes rows, and whether the batch's first row (else its last) shows it.
 MIXED: dict[str, tuple[Run, bool]] = {
     "mean": (lambda rows: rows - rows.mean(0), True),
     "largest": (lambda rows: rows / rows.amax(0), True),
@@ -83,7 +83,7 @@ def test_a_share_is_noticed_that_a_precision_s_rounding_does_not_explain(
 
 
 def test_a_result_of_the_row_alone_is_compared_too() -> None:
-    """A batch's size changes the row equally for both companions."""
+    """Batches of one size cannot show an effect of the size; a batch of one row does."""
 
     def run(rows: torch.Tensor) -> torch.Tensor:
         return rows * len(rows)
@@ -96,7 +96,7 @@ def test_a_result_of_the_row_alone_is_compared_too() -> None:
 
 
 class Views(nn.Module):
-    """Gives two views of each row to a layer that mixes them all."""
+    """Passes two views of each row to a layer that mixes all of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ def test_a_layer_of_several_views_a_row_that_mixes_rows_is_named() -> None:
         row_mixing.check_rows_apart(Views(), rows[:3], name="net")
 
 
-# What reads numbers of its argument, also by the shape of the result.
+# Functions that read numbers of their argument, also through the shape of a result.
 READS: dict[str, Callable[[torch.Tensor], Any]] = {
     "item": lambda x: x[0, 0].item(),
     "list": lambda x: x.tolist(),
@@ -146,7 +146,7 @@ NUMBERS = torch.tensor([[1.0, -1.0], [2.0, 3.0]])
 def test_reading_numbers_of_a_batch_is_refused(name: str) -> None:
     with refuse_branches(), pytest.raises(ConfigError, match="reads a number from its batch"):
         READS[name](NUMBERS)
-    READS[name](NUMBERS)  # outside it is no fault
+    READS[name](NUMBERS)  # allowed elsewhere
 
 
 @pytest.mark.parametrize("name", ALLOWED)

@@ -1,4 +1,4 @@
-"""Architectures of timm that a checkpoint fits by its tensors alone."""
+"""Architectures of timm whose tensors fit the same checkpoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LITE, TENSORFLOW = "efficientnet_lite0", "tf_efficientnet_lite0"
 def test_sisters_have_equal_tensors_and_other_features(
     one: str, other: str, *, are_sisters: bool | None
 ) -> None:
-    """None: the tensors differ."""
+    """If `are_sisters` is None, the tensors differ."""
     torch.manual_seed(0)
     networks = [timm.create_model(name, num_classes=0).eval() for name in (one, other)]
     shapes = [{key: v.shape for key, v in each.state_dict().items()} for each in networks]

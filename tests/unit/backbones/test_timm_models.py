@@ -1,4 +1,4 @@
-"""Models of timm: names, files, what stands beside a checkpoint, and errors that are explained."""
+"""Models of timm: names, files, settings next to a checkpoint, and explained errors."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_checkpoint_s_preprocessing_is_assumed_aloud(
 
 
 def test_weights_of_a_file_are_others_than_random_or_timms() -> None:
-    """Their hash enters the features' fingerprint, but not the path."""
+    """The weights' hash is part of the features' fingerprint, but their path is not."""
     params = [
         options(**change).extraction_params()
         for change in ({}, {"pretrained": True}, {"checkpoint": "a"}, {"checkpoint": "b"})
@@ -142,7 +142,7 @@ def test_weights_of_a_file_are_others_than_random_or_timms() -> None:
         ({"model": "resnet18", "pretrained": None, "checkpoint": "w.pth"}, []),
         ({"model": "resnet18", "model_args": {"cache_dir": "x"}}, []),
         ({"model": "resnet18", "model_args": {"pretrained_cfg": {}}}, []),
-        ({"model": "gcvit_base.in1k"}, []),  # of another server
+        ({"model": "gcvit_base.in1k"}, []),  # from another server
         ({"model": "local-dir:x"}, []),
         (
             {"model": "hf-hub:a/b@v2"},
@@ -157,7 +157,7 @@ def test_files_of_the_hub_are_known_before_they_are_fetched(
     assert list_hub_files(options(**{"pretrained": True} | change)) == wanted
 
 
-# A file beside the checkpoint of `test_vit`, and the preprocessing and arguments that it states.
+# A file next to the checkpoint of `test_vit`, and the preprocessing and arguments it states.
 STATED: list[tuple[Any, dict[str, Any] | None, dict[str, Any]]] = [
     ({}, None, {}),
     ([], None, {}),
@@ -225,7 +225,7 @@ def test_the_checkpoint_s_own_file_comes_first_and_broken_ones_are_passed_over(
 
 
 def create(raised: Any, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
-    """Loads a model while timm's function raises or returns something."""
+    """Loads a model while timm's function raises or returns `raised`."""
     monkeypatch.setattr(timm_models, "require_files", list)
     monkeypatch.setattr("timm.create_model", Mock(side_effect=raised))
     return load(**RANDOM | changes)
@@ -317,7 +317,7 @@ SMALL: dict[str, Any] = {"depth": 2, "embed_dim": 48, "num_heads": 3}
 
 
 def test_the_class_token_of_dinov3_is_the_first_token_after_its_norm() -> None:
-    """With `append_patch_mean`, features also have the mean of the tokens after four registers."""
+    """`append_patch_mean` appends the mean of the tokens after four registers."""
     picture = noise((40, 40))
     made: dict[str, Any] = {}
     changes: dict[str, dict[str, Any]] = {
@@ -367,7 +367,7 @@ def test_the_class_token_of_dinov3_is_the_first_token_after_its_norm() -> None:
         ({"model": DINOV3, "model_args": {"global_pool": "token"}}, None),
         ({"model": DINOV3, "append_patch_mean": True}, None),
         ({"model": "convnext_base.dinov3_lvd1689m"}, None),  # has no class token
-        ({"model": "vit_base_patch14_dinov2.lvd142m"}, None),  # timm takes its class token
+        ({"model": "vit_base_patch14_dinov2.lvd142m"}, None),  # timm uses its class token
     ],
 )
 def test_another_pooling_than_the_authors_is_told(
@@ -389,7 +389,7 @@ def test_another_pooling_than_the_authors_is_told(
 
 
 def test_every_pooling_that_timm_notes_is_told() -> None:
-    """The list cannot fall behind timm's own notes."""
+    """The test reads timm's own notes, so the list cannot become outdated."""
     source = Path(inspect.getfile(timm.models.eva)).read_text()
     parts = re.split(r"\ndef ", source)
     said = [part.partition("(")[0] for part in parts if "NOTE: Pass global_pool='token'" in part]
@@ -399,7 +399,7 @@ def test_every_pooling_that_timm_notes_is_told() -> None:
 
 
 def test_the_mlp_of_a_vit_may_be_named() -> None:
-    """As UNI 2 and Virchow are built."""
+    """UNI 2 and Virchow, for example, need this option."""
     made = load(**RANDOM | {"model_args": {"mlp_layer": "SwiGLUPacked", "act_layer": "silu"}})
     graph: Any = made.graph
     expected: Any = timm.create_model("test_vit", mlp_layer=SwiGLUPacked, act_layer=nn.SiLU)
@@ -415,7 +415,7 @@ def test_the_mlp_of_a_vit_may_be_named() -> None:
 
 
 def save_folder(folder: Path, **arguments: Any) -> Any:
-    """A small network with random weights, saved by timm itself."""
+    """Saves a small network with random weights by timm's own function."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         model = timm.create_model("test_vit", num_classes=7, **arguments).eval()

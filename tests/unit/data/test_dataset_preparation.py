@@ -1,4 +1,4 @@
-"""The sources: options are checked cheaply, tables hold what the source holds."""
+"""Sources write their rows to tables, refuse unreadable columns, and notice replaced files."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_columns_that_are_no_texts(
         prepare(tmp_path / "out", source="parquet", train=path, **options)
 
 
-# Options of a source, and the files and folders that decide its tables.
+# Options of each source, and the files and folders that determine its tables.
 LOCAL_SOURCES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "places to fetch": ({"source": "torchvision", "name": "Places365"}, []),
     "imagefolder": ({"path": "x"}, ["x/train/a/deep/1.png", "x/test/b/2.png"]),
@@ -125,7 +125,7 @@ LOCAL_SOURCES: dict[str, tuple[dict[str, Any], list[str]]] = {
 def test_each_file_of_a_source_that_is_replaced_changes_its_state(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Backups, `cp -p` and archives restore older times: any other time or size counts."""
+    """Backups, `cp -p` and archives restore old times, so any change of time or size counts."""
     monkeypatch.chdir(tmp_path)
     values, files = LOCAL_SOURCES[source]
     write_images(tmp_path, files)

@@ -1,7 +1,7 @@
-"""Every source, over more rows than any batch, held against the rows that were written.
+"""Every source, with more rows than any batch, writes the tables that a plain loop expects.
 
 The rows have patients, groups with blanks, and one or several labels, in no sorted order. The
-expected sides are stated here in plain Python, by digests and counts.
+expected sides are computed here in plain Python, by digests and counts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Sides = list[str | None]
 
 
 class Row(NamedTuple):
-    """What is known of an example before any source has it; `number` makes its content."""
+    """An example before any source writes it; its content follows from `number`."""
 
     number: int
     label: int
@@ -100,7 +100,7 @@ IMAGES = {row.number: png(row) for row in ALL}
 
 
 class Setting(NamedTuple):
-    """How rows are split (`own` is a test set of the source), and what is named beside them."""
+    """How rows are split (`own`: the source has a test set), and which columns are named."""
 
     split: str
     several: bool = False
@@ -110,7 +110,7 @@ class Setting(NamedTuple):
 
     @property
     def parts(self) -> dict[str, list[Row]]:
-        if self.few:  # and no owl among the test rows
+        if self.few:  # and no owl is in the test split
             tested = [row for row in ALL[ROWS : ROWS + 30] if CLASSES[row.label] != "owl"]
             return {"train": ALL[:30], "test": tested}
         return {"train": ALL[:ROWS], **({"test": ALL[ROWS:]} if self.split == "own" else {})}
@@ -137,7 +137,7 @@ SETTINGS = {
 }
 
 
-# The sources: each writes the parts of a setting, and returns its options and the rows' ids.
+# Each source writes the parts of a setting, and returns its options and the rows' ids.
 
 Written = tuple[dict[str, Any], dict[str, list[str]]]
 
@@ -171,9 +171,9 @@ TEXTS = {"own": ("csv", ","), "id": ("TSV", "\t"), "class": ("csv", ";")}
 
 
 def write_csv(folder: Path, setting: Setting) -> Written:
-    """Patients within paths, ages by two keys in another file, and rows that are left out.
+    """Writes patients within paths, ages by two keys in another file, and rows to be filtered out.
 
-    Rows of several labels have paths made of columns; if they have splits, one file has both.
+    Paths of rows with several labels are made from columns; a single file has both splits.
     """
     kind, delimiter = TEXTS[setting.split]
     kind += ".gz" if setting.patients else ""
@@ -232,7 +232,7 @@ def parquet_bytes(rows: Sequence[Row], setting: Setting) -> bytes:
 
 
 def in_two(rows: Sequence[Row]) -> tuple[Sequence[Row], Sequence[Row]]:
-    """The rows of two files, neither a multiple of a batch."""
+    """Splits rows into two files, neither of which is a multiple of a batch."""
     return rows[: len(rows) * 3 // 10], rows[len(rows) * 3 // 10 :]
 
 
@@ -328,7 +328,7 @@ def save_safetensors(folder: Path, split: str, rows: Sequence[Row]) -> dict[str,
 
 
 def save_parquet(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """Two files, with lists of float64 of any length."""
+    """Writes two files with lists of float64 of variable length."""
     for number, part in enumerate(in_two(rows)):
         columns = {name: [row.columns[name] for row in part] for name in part[0].columns}
         vectors = pa.array([row.vector for row in part])
@@ -338,7 +338,7 @@ def save_parquet(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any
 
 
 def save_h5ad(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """Plain, categorical and masked columns, as AnnData writes them."""
+    """Writes plain, categorical and masked columns in AnnData's layout."""
     texts = texts_of(rows)
     with h5py.File(folder / f"{split}.h5ad", "w") as file:
         file["obsm/X_own"] = np.array([row.vector for row in rows], np.float32)
@@ -361,7 +361,7 @@ def save_h5(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def save_items(folder: Path, split: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """A file per row, half of them with three patches around the row's vector."""
+    """Writes a file per row; half of them have three patches, whose mean is the row's vector."""
     (folder / split).mkdir()
     for place, row in enumerate(rows):
         patches = np.array([row.vector], np.float32) + np.array([[-2], [0], [2]], np.float32)
@@ -405,7 +405,7 @@ def rank(name: str) -> bytes:
 
 
 def choose_sides(setting: Setting, rows: Sequence[Row], ids: Sequence[str]) -> Sides:
-    """The sides of rows that are split here."""
+    """Returns the expected sides of rows that dpprobe splits."""
     names = [row.patient for row in rows] if setting.patients else ids
     if setting.split == "id":
         tested = {name for name in names if Fraction(int(rank(name).hex(), 16), 2**256) < FRACTION}
@@ -491,7 +491,7 @@ def test_tables_have_the_rows_of_their_source(
     source: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert max(table_writer.BATCH_ROWS, csv_rows.BATCH_ROWS, parquet.BATCH_ROWS) < TESTED
-    monkeypatch.setattr(table_writer, "GROUP_ROWS", 130)  # several row groups
+    monkeypatch.setattr(table_writer, "GROUP_ROWS", 130)  # so that files have several row groups
     monkeypatch.setattr(embedding_files, "BLOCK_ROWS", 130)
     setting = SETTINGS.get(name) or Setting(name)
     options, ids = prepare(source, setting, tmp_path, monkeypatch)

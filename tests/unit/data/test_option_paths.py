@@ -1,4 +1,4 @@
-"""Paths in options: patterns, files that are named twice, and changed paths."""
+"""Paths in options: patterns, repeated files, and changed paths."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_patterns_name_files_in_order_and_folders_literally(
             return [path.name for path in found]
 
         assert names("*.csv") == ["a.csv", "a2.csv", "a[2].csv", "b.csv"]
-        assert names("a[2].csv") == ["a[2].csv"]  # a file of this name
+        assert names("a[2].csv") == ["a[2].csv"]  # the name of a file, not a pattern
         assert names("[ab].csv") == ["a.csv", "b.csv"]
         assert names("c*") == names("none.csv") == []
         assert option_paths.match_files(place.with_name("none") / "*.csv") == []

@@ -1,4 +1,4 @@
-"""Options that every dataset has, of all sources: checks, sizes, metrics and stale tables."""
+"""Options that all sources share: checks, sizes, metrics and stale tables."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def of(source: str, **changed: Any) -> Any:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_checks_leave_tables_as_they_are_and_other_options_do_not(source: str) -> None:
-    """Every source's tables become stale by what changes them alone."""
+    """An option makes tables stale only if it changes the tables, in every source."""
     tables, images = of(source).preparation_params(), of(source).image_params()
     checks: list[dict[str, Any]] = [
         {"delta": 1e-6},
@@ -80,7 +80,7 @@ def test_checks_leave_tables_as_they_are_and_other_options_do_not(source: str) -
     assert part.preparation_params() != tables
     assert part.image_params() == images
     assert without_subsample(part).preparation_params() == tables
-    if source != "url":  # whose layout is split
+    if source != "url":  # the split of a url belongs to its layout
         by_id = of(source, split_by="id")
         assert by_id.preparation_params() != tables
         assert by_id.image_params() == images
@@ -112,14 +112,14 @@ def test_every_source_refuses_wrong_values_by_their_key(
 
 @pytest.mark.parametrize("source", ["csv", "embeddings", "imagefolder", "parquet"])
 def test_files_tell_the_numbers_of_rows_and_classes(source: str) -> None:
-    """20 cats and 10 dogs, a fifth in the test split, in each kind of file."""
+    """Every kind of file has 20 cats and 10 dogs, a fifth of them in the test split."""
     options = of(source)
     options.check_files()
     assert options.count_rows() == count_used_rows(options) == (24, 6)
     assert options.count_classes() == 2
     assert options.count_class_units().train == options.class_rows() == {"cat": 16, "dog": 8}
     assert options.count_class_units().test == {"cat": 4, "dog": 2}
-    # fractions that would test more dogs
+    # larger test fractions, and the numbers of dogs they would test
     assert all(
         units["dog"] == round(10 * at) and at > 0.2
         for at, units in options.count_class_units().test_at.items()
@@ -176,7 +176,7 @@ def test_every_class_needs_test_rows_where_the_metric_covers_all() -> None:
     assert needs_every_class(of("csv", **several))
 
 
-# The metric that stands for a cell.
+# The metric by which a cell is summarised.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The faults of a dataset are found before extraction, and reported together."""
+"""Faults of a dataset are found before extraction and reported together."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.support.sources import write_images, write_manifest, write_parquet
 
 
 def noise(seed: int, *, size: int = 24, kind: str = "JPEG") -> bytes:
-    """An image of its own for each seed."""
+    """Returns an image that is unique to its seed."""
     picture = Image.frombytes("L", (size, size), random.Random(seed).randbytes(size * size))
     stream = io.BytesIO()
     picture.save(stream, format=kind)
@@ -54,7 +54,7 @@ def animation() -> bytes:
 
 
 class Rows:
-    """Rows of both splits, good ones at first, for a test to spoil."""
+    """Rows of both splits, without faults until a test adds some."""
 
     def __init__(self, directory: Path, train: int = 6, test: int = 4) -> None:
         self.directory = directory
@@ -158,9 +158,9 @@ def copy(source: int, *targets: int, split: str = "train", kind: str = "") -> Sp
 
 
 def write_spoiled(rows: Rows, *spoils: Spoil, **options: Any) -> list[str]:
-    """Writes good tables, spoils the rows, writes again; returns the lines of the error, if any.
+    """Writes good tables, adds faults, writes again; returns the lines of the error, if any.
 
-    Yesterday's tables and description must not be taken for today's.
+    Checks that no tables and no description are left from the first time.
     """
     rows.write()
     for spoil in spoils:
@@ -191,7 +191,7 @@ NO_PATIENT = (
     "missing patient, patient in both splits, or patient with two names",
     "keep each patient's images in one split, under one name",
 )
-# The damage to training row 4, a cat; the problem in problems.csv and its remedy; the error.
+# The fault in training row 4, a cat; its problem and remedy in problems.csv; the error.
 FAULTS: dict[str, tuple[Spoil, tuple[str, str], str]] = {
     "truncated": (content(noise(4)[:-100]), UNREADABLE, "no end marker"),
     "empty": (content(b""), UNREADABLE, "it is empty"),
@@ -278,7 +278,7 @@ def test_all_problems_are_told_at_once_by_kind(rows: Rows) -> None:
         ("test", ""),
         *[("", "")] * 3,
     ]
-    # for each kind in the error's order: how it is counted, and the lines of the report
+    # for each kind of fault, in the error's order: the count, and its lines in the report
     kinds = {
         "1 missing image": [2],
         "2 unreadable images": [0, 1],
@@ -336,7 +336,7 @@ def test_only_test_rows_of_a_class_may_be_missing(
 def test_an_image_in_both_splits_stops_or_is_told(
     rows: Rows, source: int, kind: str, said: str, verify: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Test row 2 is a cat; only decoding finds the pixels of another kind of file."""
+    """Test row 2 is a cat. Only decoding finds equal pixels in another file format."""
     seen = verify == "decode" or not kind
     lines = write_spoiled(rows, copy(source, 2, split="test", kind=kind), verify=verify)
     if seen:
@@ -354,8 +354,8 @@ def test_an_image_in_both_splits_stops_or_is_told(
     assert [text for text in caplog.messages if "test" in text.partition("class")[0]] == told * seen
 
 
-# Training rows that get another row's image, and the report about each copy. Rows
-# 0, 2 and 4 are cats; patient t0 has rows 0 and 1, t1 has 2 and 3, t2 has 4 and 5.
+# Training rows that get another row's image, and the report on each copy. Rows 0, 2 and 4 are cats;
+# patient t0 has rows 0 and 1, t1 has 2 and 3, t2 has 4 and 5.
 OTHER_LABEL = "; same picture, other label: dog and cat"
 COPIES: list[tuple[tuple[Spoil, ...], dict[int, str]]] = [
     ((), {}),
@@ -400,7 +400,7 @@ def test_copies_among_training_rows_are_listed_and_counted(
         origin = "" if plain else f"train.csv line {copy[0] + 2}: "
         wanted = re.sub(", of another patient: '..' and '..'", "", copy[1]) if plain else copy[1]
         assert row["detail"] == f"{origin}the same {wanted}"
-    # all copies of a case have one image; a copy of another patient adds this patient to it
+    # all copies in a case are of one image; a copy with another patient adds that patient
     patients = {text.partition("patient: ")[2][:4] for text in told.values()} - {""}
     by = {"decode": "bytes and pixels", "hash": "bytes"}[verify]
     counts = {"image": {"rows": len(told), "most": len(told) + 1, "by": by}}
@@ -495,7 +495,7 @@ def test_an_interrupted_check_leaves_neither_a_report_nor_a_description(rows: Ro
 def test_memory_does_not_grow_with_the_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five times the rows; each image of some 60 kB, so that keeping them would show."""
+    """With five times the rows, memory is the same; cached images of 60 kB would show."""
     monkeypatch.setattr(table_writer, "BATCH_ROWS", 8)
 
     def read(_: str, number: int) -> tuple[str, int, bytes]:
@@ -517,7 +517,7 @@ def test_memory_does_not_grow_with_the_images(
         assert read_info(folder / "dataset.json").train_rows == count
         return top
 
-    peak("first", 8)  # what is imported on the way counts, once
+    peak("first", 8)  # so that imports are not counted below
     small, large = peak("small", 24), peak("large", 120)
     assert large < small + (2 << 20), f"{small} bytes for 24 rows, {large} for 120"
 
@@ -561,7 +561,7 @@ def test_a_disk_that_fills_under_the_tables_is_one_line(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-# Errors name the reason, and a remedy that works when it is pasted.
+# Errors name the reason and a remedy that can be pasted.
 
 
 def make_images(root: Path, names: list[str]) -> str:
@@ -593,7 +593,7 @@ def test_a_locked_file_is_told(tmp_path: Path) -> None:
         ([0.0, 1.0], ["cat", "dog"], [0, 1]),
         ([0.0, 1.0], {"0": "cat", "1": "dog"}, [0, 1]),
         ([0.0, 1.0], ["0", "1"], [0, 1]),
-        # a class of its own, which is sorted last, and two that are no class
+        # "0.0" is a class of its own and is sorted last; the other two texts are no classes
         ([0.0, 1.5, 2.0], {"0.0": "a", "0": "b", "1": "c"}, [2, -1, -1]),
     ],
 )

@@ -1,4 +1,4 @@
-"""No option of a dataset can bear on a guarantee unnoticed, and no room reads a fact elsewhere."""
+"""Every option that may affect a guarantee is noticed; facts are only read in one place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from dpprobe.data.promise_facts import PromiseFacts, promise_facts
 from dpprobe.data.registry import SOURCES, dataset_options
 
-# The facts that an option of a source decides.
+# The facts that each option of a source affects.
 BEARS = {
     "unit_column": {"unit_column", "split_rule"},
     "subsample": {"subsample", "subsample_fault"},
@@ -30,7 +30,7 @@ BEARS = {
     "uncertain": {"images_fault"},
     "layout": {"split_rule", "unit_column"},
 }
-# Options on which no guarantee depends, by the reason.
+# Options that cannot affect a guarantee, by the reason.
 REASONS = {
     "say where the rows are: a row that is missing or unreadable is a null row": (
         "source name path root train test files revision repo table test_table train_values "
@@ -92,7 +92,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("fact", VARIANTS)
 def test_an_option_s_fact_survives_a_manifest(fact: str) -> None:
-    """As JSON and back, which is how features bring facts along."""
+    """Features carry facts along as JSON."""
     facts = promise_facts(
         dataset_options({**ROWS, **VARIANTS[fact]}), copies={"image": {"rows": 1}}, copies_across=2
     )
@@ -105,16 +105,16 @@ def test_an_option_s_fact_survives_a_manifest(fact: str) -> None:
 
 
 def test_an_unknown_fact_is_no_default() -> None:
-    """A manifest of a later version may know a fact that this version would drop."""
+    """A later version's manifest may have a fact that this version would ignore."""
     with pytest.raises(TypeError):
         PromiseFacts.from_dict({"twins": 3})
 
 
-# Where facts are read from options: the function that gathers them, and what has other uses.
+# Files that may read these facts directly from options, with the reason.
 READS = {
-    "public_split": {"release/asked_release.py"},  # the key of the split in a ledger
+    "public_split": {"release/asked_release.py"},  # stored as the split's key in a ledger
     "named_people": {
-        "analyses/fairness/__init__.py",  # the columns of groups
+        "analyses/fairness/__init__.py",  # for the columns of groups
         "draft/seen_dataset.py",
         "study/class_split_checks.py",
         "study/study.py",
@@ -127,7 +127,7 @@ READS = {
 
 
 def test_facts_are_gathered_in_one_place(repository: Path) -> None:
-    """Rooms other than `data` take facts from `PromiseFacts`, so none can forget one."""
+    """Packages other than `data` read facts from `PromiseFacts`, so that none can be forgotten."""
     package, found = repository / "src/dpprobe", dict[str, set[str]]()
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix()

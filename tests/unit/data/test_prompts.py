@@ -1,4 +1,4 @@
-"""Sentences about classes for a text encoder: templates, articles and the words for classes."""
+"""Prompts for a text encoder: templates, articles and the words for classes."""
 
 from __future__ import annotations
 
@@ -95,6 +95,6 @@ def test_words_that_are_refused(names: list[str], words: Any, message: str) -> N
 
 
 def test_imagenet_s_words_are_the_library_s() -> None:
-    """Names that are no WordNet ids may have any order."""
+    """Only names that are WordNet ids must be in the library's order."""
     for names in (IDS, [f"c{n}" for n in range(1000)][::-1], [*IDS[:0:-1], f"{IDS[0]}x"]):
         assert prompts.name_classes(names, "imagenet") == tuple(open_clip.IMAGENET_CLASSNAMES)

@@ -1,4 +1,4 @@
-"""Words about classes with few images."""
+"""Messages about classes with few images."""
 
 from __future__ import annotations
 

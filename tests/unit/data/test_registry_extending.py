@@ -1,4 +1,4 @@
-"""A source in one file and one registry line, by the letter of docs/extending.md."""
+"""A source takes one file and one registry line, exactly as docs/extending.md prints them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpprobe.data.table import SplitTable, decode_image, read_info
 
 @pytest.fixture
 def source(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Registers the page's source as its line says; returns the name."""
+    """Registers the source that the page prints; returns its name."""
     page = (repository / "docs/extending.md").read_text()
     section = page.partition("\n## Add a source\n")[2].partition("\n## ")[0]
     code, line = re.findall(r"^```python\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""A part of each class's training rows: nested, by unit, and a fraction's free of other rows."""
+"""Subsamples per class are nested and by unit; fractions do not depend on other rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DIGITS = {"source": "sklearn", "name": "digits"}
 
 
 def chosen(options: dict[str, Any], rows: Sequence[tuple[int, str]]) -> set[int]:
-    """The places of the rows that are kept."""
+    """Returns the indices of the rows in the subsample."""
     kept = Subsample(**options).choose_rows(
         [label for label, _ in rows], [name for _, name in rows], CLASSES
     )
@@ -41,12 +41,12 @@ def chosen(options: dict[str, Any], rows: Sequence[tuple[int, str]]) -> set[int]
 
 
 def faults_of(dataset: DatasetOptions) -> str:
-    """Returns the errors of a release of images from the dataset."""
+    """Returns the reasons why images of the dataset cannot be units of a release."""
     return "; ".join(promise_facts(dataset).list_promise_faults("image"))
 
 
 def place(name: str, seed: int = 0) -> Fraction:
-    """The rule in other words: a digest as a number in [0, 1)."""
+    """Computes a name's rank in another way: its digest as a number in [0, 1)."""
     digest = hashlib.sha256(f"subsample\n{seed}\n{name}".encode()).hexdigest()
     return Fraction(int(digest, 16), 2**256)
 
@@ -72,12 +72,12 @@ def test_a_fraction_keeps_the_rows_whose_number_is_below_it(
 def test_no_unit_moves_another_by_a_fraction(
     rows: list[tuple[int, str]], moved: int, label: int
 ) -> None:
-    """The rows of one unit are left out, or relabelled: the others stay or go as they did."""
+    """Removing or relabelling the rows of one unit does not change which other rows are chosen."""
     anchors = list(enumerate(sorted((f"x{at}" for at in range(9)), key=place)[:2]))
     if not rows:
         return
     name = rows[moved % len(rows)][1]
-    rows = [*anchors, *rows]  # a row of each class that is kept: none is left without
+    rows = [*anchors, *rows]  # these rows are chosen, so no class is empty
     others = [row for row in rows if row[1] != name]
     relabelled = [(label if row[1] == name else row[0], row[1]) for row in rows]
     options = {"fractions": {"cat": 0.6, "dog": 0.6}}
@@ -109,7 +109,7 @@ def test_a_number_per_class_can_let_another_unit_in_and_a_release_is_told() -> N
     kept = chosen({"per_class": 3}, rows)
     first = min(kept)
     fewer = [row for at, row in enumerate(rows) if at != first]
-    assert len(chosen({"per_class": 3}, fewer)) == 6  # somebody took the place
+    assert len(chosen({"per_class": 3}, fewer)) == 6  # another unit takes its position
     part = {"per_class": 3}
     fault = faults_of(dataset_options({**DIGITS, "split_by": "id", "subsample": part}))
     assert "can decide whether another is kept; write fraction, one number" in fault
@@ -120,11 +120,11 @@ def test_a_number_per_class_can_let_another_unit_in_and_a_release_is_told() -> N
 
 
 def test_fractions_by_class_tell_labels_and_a_release_is_told() -> None:
-    """Who knows all rows but one label reads it from n, which a release publishes."""
+    """Whoever knows all rows but one label can derive it from n, which a release publishes."""
     names = [f"row-{at}" for at in range(79)]
 
     def told(part: dict[str, Any]) -> int:
-        """Counts the units whose label n gives away."""
+        """Counts the units whose label n reveals."""
         options, told = Subsample.model_validate(part), 0
         for at in range(len(names)):
             sizes = set()
@@ -152,7 +152,7 @@ def test_one_fraction_takes_every_row_or_patient_alike() -> None:
 
 
 def test_the_choice_is_another_one_than_that_of_test_rows() -> None:
-    """Training rows of a split by id have large split numbers; few of them must not mean none."""
+    """Training rows of a split by id have large split numbers; a small fraction must find some."""
     options = dataset_options(
         {**DIGITS, "split_by": "id", "subsample": {"fractions": {"3": 0.1}, "seed": 0}}
     )
@@ -196,7 +196,7 @@ def test_expected_sizes_are_those_of_the_whole(tmp_path: Path) -> None:
 
 
 def several_labels(directory: Path) -> Path:
-    """A dataset whose rows may have both labels."""
+    """Writes a dataset in which rows may have both labels."""
     images = [png(value) for value in range(4)]
     batches = [
         (
@@ -252,7 +252,7 @@ def test_copies_of_pixels_are_counted_in_a_part_too(tmp_path: Path) -> None:
             path = tmp_path / "images" / split / f"{file}.{'bmp' if at == 2 else 'png'}"
             path.parent.mkdir(parents=True, exist_ok=True)
             colour = (value, 7 * (split == "test"), at // 6)
-            # cat/2 and cat/3 have the same pixels in two kinds of files
+            # cat/2 and cat/3 have the same pixels in different file formats
             Image.new("RGB", (4, 4), (80, *colour[1:]) if at == 3 else colour).save(path)
     values = {"source": "imagefolder", "path": str(tmp_path / "images")}
     dataset_preparation.prepare_dataset(dataset_options(values), tmp_path / "whole")
@@ -292,7 +292,7 @@ def test_parts_that_cannot_be_chosen() -> None:
     ):
         with pytest.raises(DataError, match=message):
             part.choose_rows(labels, names, ["a", "b"])
-    # a number of patients, each with all of its images of the class
+    # patients are counted, and each is chosen with all images of the class
     kept = Subsample(per_class=1).choose_rows(labels, ["p", "p", "p", "q", "q"], ["a", "b"])
     assert kept in ([True, True, True, False, False], [True, True, False, True, True])
     assert Subsample(fractions={"b": 1.0}).choose_rows(labels, names, ["a", "b"]) == [True] * 5

@@ -1,4 +1,4 @@
-"""Split tables: what is written is what is read, and what is wrong is named."""
+"""Split tables are read as they were written; errors name what is wrong."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def options(**values: Any) -> DatasetOptions:
 
 def make_rows(name: str, labels: Sequence[Any], **columns: Any) -> tuple[str, pa.Table]:
     rows = range(len(labels))
-    first = 100 if name == "test" else 0  # no image stands in both splits
+    first = 100 if name == "test" else 0  # no image is in both splits
     given: dict[str, Any] = {
         "ids": [f"{name}-{row}" for row in rows],
         "images": [png(first + row) for row in rows],
@@ -53,7 +53,7 @@ def write(directory: Path, batches: Sequence[tuple[str, pa.Table]], **changed: A
 def grouped(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[SplitTable, list[Any]]:
-    """A table of twenty rows in groups of seven, which are read by three, and its labels."""
+    """Returns a table of twenty rows in groups of seven, read three at a time, and its labels."""
     monkeypatch.setattr(table_writer, "GROUP_ROWS", 7)
     monkeypatch.setattr(table, "READ_ROWS", 3)
     labels = [[row % 2, int(row % 3 == 0)] if request.param else row % 2 for row in range(20)]
@@ -92,7 +92,7 @@ def test_images_of_any_ranges_are_streamed_across_row_groups(grouped: Grouped) -
 def test_columns_of_a_range_are_read_without_the_others(
     grouped: Grouped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shard's job reads the row groups of its rows: not all names of a hundred million images."""
+    """A shard's job only reads the row groups with its rows, not a hundred million names."""
     (train, labels), read = grouped, list[int]()
     original = pq.ParquetFile.read_row_groups
 
@@ -134,7 +134,7 @@ def accept(*right: list[int | None] | None) -> list[Batch]:
     return [TRAIN, make_rows("test", [1, 0], accepted=right)]
 
 
-# Batches, the source's statement about them, and the error.
+# Batches, the source's claims about them, and the error.
 MULTI, RIGHT, SEX = {"multi_label": True}, {"accepted": True}, {"groups": ["group_sex"]}
 WRONG: list[tuple[list[Batch], dict[str, Any], tuple[str, ...]]] = [
     ([TRAIN, TEST], {"rows": 6}, ("source sklearn: 5 rows instead of 6",)),
@@ -258,7 +258,7 @@ def test_what_a_source_says_of_a_row_is_told_once(tmp_path: Path) -> None:
     ]
 
 
-# Values of columns of subgroups, and their texts.
+# Values of group columns, and the texts they become.
 GROUPS: dict[str, tuple[Any, list[str]]] = {
     "group_d": (["x", "", None], ["x", "", ""]),
     "group_c": ([True, None, False], ["true", "", "false"]),
@@ -270,9 +270,9 @@ GROUPS: dict[str, tuple[Any, list[str]]] = {
 
 @dataclass(frozen=True)
 class Described:
-    """Three training rows; the test split has the first two with other images.
+    """Three training rows; the test split has the first two rows with other images.
 
-    `right` has the labels that are accepted as the rows give them, and as they are meant.
+    `right` has the accepted labels as given to the table and as lists of classes.
     """
 
     labels: Sequence[Any] = (0, 1, 1)
@@ -342,7 +342,7 @@ def plain_json(value: Any) -> str:
 
 @each_kind
 def test_fingerprints_are_hashes_of_plain_json(kind: str, tmp_path: Path) -> None:
-    """As they were on 20 November 2026, so that finished studies stay up to date."""
+    """Fingerprints of 20 November 2026 stay valid, so that finished studies stay up to date."""
     given = DESCRIBED[kind]
     given.write(tmp_path)
     content: dict[str, Any] = {
@@ -463,7 +463,7 @@ def test_pixels_that_were_not_hashed_are_hashed_when_they_are_asked_for(tmp_path
 
 @each_kind
 def test_tables_have_the_metadata_of_the_hub(kind: str, tmp_path: Path) -> None:
-    """In the notation of https://huggingface.co/docs/datasets/about_dataset_features."""
+    """The notation is that of https://huggingface.co/docs/datasets/about_dataset_features."""
     given = DESCRIBED[kind]
     given.write(tmp_path)
     schema = pq.read_schema(tmp_path / "train.parquet")

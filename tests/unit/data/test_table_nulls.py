@@ -1,4 +1,4 @@
-"""`unreadable: drop`: an image that cannot be read stays as a null example, and moves nobody."""
+"""With `unreadable: drop`, an unreadable image becomes a null example; other rows stay the same."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.support.sources import write_table
 
 ROWS = 40
 DAMAGED = {"cut": png(7)[:40], "empty": b"", "text": b"no image", "missing": None}
-# Columns that tell of a row's image, and no other column.
+# The columns that depend on a row's image.
 OF_IMAGE = ["image", "image_sha256", "pixels_sha256"]
 
 
 def make_options(folder: Path, broken: dict[int, bytes | None], **more: Any) -> Any:
-    """A manifest of images of patients; `broken` replaces the bytes of rows, None for no file."""
+    """Writes a manifest of patients' images; `broken` maps rows to their bytes (None: no file)."""
     rows = range(ROWS)
     for row in rows:
         data = broken.get(row, png(row))
@@ -64,7 +64,7 @@ def read(tables: Path) -> dict[str, Any]:
 def test_a_row_s_readability_moves_no_other_row(
     tmp_path: Path, more: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Splits, subsamples, limits, labels and counts equal the readable dataset's."""
+    """Splits, subsamples, limits, labels and counts are those of the readable dataset."""
     tables = prepare(tmp_path, {}, **more)
     whole, before = read(tables), read_info(tables / "dataset.json")
     train = whole["train"].column("id").to_pylist()
@@ -113,7 +113,7 @@ def test_by_default_a_run_stops_and_lists(tmp_path: Path, kind: str) -> None:
 
 
 def test_other_problems_of_a_null_example_stop_a_run(tmp_path: Path) -> None:
-    """A label that is no class would change the class counts."""
+    """An unknown label would change the class counts."""
     options = make_options(tmp_path, {3: b""}, class_names=["a", "c"])
     with pytest.raises(DataError, match="kind is 'b'"):
         prepare_dataset(options, tmp_path / "tables")
@@ -130,7 +130,7 @@ def test_damage_is_found_by_decoding(tmp_path: Path) -> None:
 
 
 def test_null_examples_are_no_copies_and_have_no_hashes(tmp_path: Path) -> None:
-    """Two damaged files have equal bytes; a copy of a damaged image is a copy of nothing."""
+    """Damaged files with equal bytes are not duplicates of each other."""
     tables = prepare(tmp_path, dict.fromkeys(range(8), b""), split_by="id")
     info = read_info(tables / "dataset.json")
     assert info.train_copies is not None

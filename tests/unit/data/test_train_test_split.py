@@ -1,4 +1,4 @@
-"""Splits by class and by id: partitions that no other unit moves, and what a release asks."""
+"""Splits by class and by id: partitions, their independence of other units, and releases."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_count_test_is_the_rounded_fraction_within_its_bounds(rows: int, fractio
 def test_the_first_of_each_class_by_hash_are_tested(
     strata: list[int], fraction: float, seed: int
 ) -> None:
-    """So neither the order of the rows counts, nor a library; a row moves one of its own class."""
+    """Neither the order of rows nor a library matters; a row can only move rows of its class."""
     ids = [f"row-{row}" for row in range(len(strata))]
     tested = train_test_split.choose_test(ids, strata, fraction=fraction, seed=seed)
     digests = [hashlib.sha256(f"{seed}\n{name}".encode()).digest() for name in ids]
@@ -54,13 +54,13 @@ def test_the_first_of_each_class_by_hash_are_tested(
     assert train_test_split.count_rows(rows.values(), fraction) == sides
 
 
-# (unit, class) of each image: units have one to three.
+# (unit, class) of each image; a unit has one to three images.
 Rows = list[tuple[str, int]]
 ROWS: Rows = [(f"u{n}", n % 2) for n in range(60) for _ in range(1 + n % 3)]
 
 
 def below(name: str, *, fraction: float, seed: int) -> bool:
-    """The rule in other words: a digest as a number in [0, 1), compared exactly."""
+    """Computes the rule in another way: a digest as a number in [0, 1), compared exactly."""
     digest = hashlib.sha256(f"{seed}\n{name}".encode()).hexdigest()
     return Fraction(int(digest, 16), 2**256) < Fraction(fraction)
 
@@ -100,7 +100,7 @@ BY_ID = {"split_by": "id", "test_fraction": 0.3}
 def test_a_class_that_chance_leaves_out_of_one_side(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without training rows it is an error; without test rows too, if the metric needs it."""
+    """A class needs training rows, and test rows if the metric needs every class."""
     alone = next(f"u{n}" for n in range(99) if not below(f"u{n}-0.png", fraction=0.3, seed=0))
     rows = [(f"u{n}", 0) for n in range(20) if f"u{n}" != alone]
     written = write_rows(tmp_path / "in", [*rows, (alone, 1)]) | BY_ID
@@ -142,7 +142,7 @@ def key_by(by: str, values: dict[str, Any]) -> str:
 
 
 def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_path: Path) -> None:
-    """The first three of those that are left: one left out lets in the fourth of its patient."""
+    """The limit applies after filters, so removing one image can let in another of its patient."""
     values = write_rows(tmp_path / "in", ROWS) | {"split_by": "id", "unit_column": "who"}
     bounded = values | {"max_images_per_patient": 1}
 
@@ -184,7 +184,7 @@ def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_pat
 def test_a_key_changes_with_what_decides_the_sides_alone(
     values: dict[str, Any], own_test: bool, columns: tuple[str, ...]
 ) -> None:
-    """The unit, else the id, a path or a key, else the files; of a test set, the files."""
+    """The key is the unit, else the id, path or key, else the files; for test sets, the files."""
     kind = values["train"].partition(".")[2]
     own = {"test": f"b.{kind}"} | ({"test_table": "b.csv"} if "table" in values else {})
     values = values | dict.fromkeys(columns, "who") | (own if own_test else {})

@@ -1,4 +1,4 @@
-"""Usual names of columns in any case and with any separators."""
+"""Usual column names are found in any case and with any separators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpprobe.data.usual_columns import find_usual
         (["PatientID"], ["PatientID"]),
         (["patient id", "x", "Patient-Id"], ["patient id", "Patient-Id"]),
         (["patients", "patient_ids", "id"], []),
-        # in the order of the usual names, then of the columns
+        # sorted by the order of the usual names, then of the columns
         (["MRN", "subject", "Patient"], ["Patient", "subject", "MRN"]),
         ([], []),
     ],

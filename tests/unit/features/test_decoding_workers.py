@@ -1,4 +1,4 @@
-"""Processes that decode for a GPU, on a device that stands in for one: order, faults, ends."""
+"""Processes that decode for a GPU, for which a stand-in is used: order, faults, and exits."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def run(
         threads=threads,
         accelerator=device,
     )
-    with closing(parts):  # what is read now must be there now
+    with closing(parts):  # the values may be reused later
         return [replace(part, values=part.values.copy()) for part in parts]
 
 
 def workers_left() -> int:
-    """Counts this process's children without joblib's, which outlive the test that used them."""
+    """Counts this process's children, except joblib's, which outlive the test that used them."""
     children = multiprocessing.active_children()
     return sum(not type(child).__module__.startswith("joblib.") for child in children)
 
@@ -96,7 +96,7 @@ def workers_left() -> int:
 def test_a_device_gives_the_features_of_the_processor(
     table: SplitTable, layers: list[int], batch_size: int, threads: int
 ) -> None:
-    """Bits are equal if both pass as many rows, as here on a processor with passes of 16."""
+    """Bits are equal if both pass the same number of rows, here 16."""
     backbone, device = network(**({"layers": layers} if layers else {})), StandIn()
     wanted = run(table, backbone, None, batch_size=16)
     parts = run(table, backbone, device, batch_size=batch_size, threads=threads)
@@ -152,7 +152,7 @@ def test_what_cannot_be_decoded_is_left_out_on_a_device_too(
     )
 
     def opened(image: EncodedImage) -> Image.Image:
-        assert kept is not None  # what cannot be sent to a process, a process has by birth
+        assert kept is not None  # not picklable, so it must be inherited
         if image.row in bad:
             raise DataError("no image")
         return decode_image(image, split="train")
@@ -187,7 +187,7 @@ def test_a_row_s_error_comes_when_it_is_due_with_its_own_words(
 def test_extraction_and_its_shard_are_the_same_on_a_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows, columns and, for passes of as many rows, the bits of all features."""
+    """Rows and columns are equal, and so are all feature bits if passes have as many rows."""
     dataset = write_dataset(tmp_path / "data", [noise(row) for row in range(50)])
     given: dict[str, Any] = {"backbone": VIT, "batch_size": 16, "threads": 2, "shards": 2}
     wanted = extract(dataset, tmp_path / "cpu", **given)
@@ -291,7 +291,7 @@ def test_processes_that_wait_for_an_order_end_with_their_parent(tmp_path: Path) 
 
 
 def is_running(pid: str) -> bool:
-    """Returns False for a zombie too: a container may have nobody to wait for it."""
+    """Returns False also for a zombie, because a container may lack a process that waits for it."""
     try:
         return ") Z " not in Path("/proc", pid, "stat").read_text()
     except OSError:
@@ -359,7 +359,7 @@ print({name.partition(".")[0] for name in {*sys.modules} - before} - {"PIL"})
     ids=lambda options: options["family"],
 )
 def test_processes_inherit_all_heavy_modules(options: dict[str, Any]) -> None:
-    """Each process would import them for itself, while the GPU waits."""
+    """If processes imported heavy modules themselves, the GPU would wait."""
     decoder = pickle.dumps(Decoder(load(**options), "test"))
     imported = subprocess.run(
         [sys.executable, "-c", IMPORTED, options["family"]],

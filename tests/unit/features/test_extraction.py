@@ -1,4 +1,4 @@
-"""Extraction: the features of a plain loop, in the table's order, or an error that names a row."""
+"""Extraction gives a plain loop's features in the table's order, or an error that names a row."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def png(value: int, size: int = 4) -> bytes:
 def write_dataset(
     directory: Path, images: Sequence[bytes], *, accepted: Any = None, ids: Any = None, odd: int = 0
 ) -> Path:
-    """A dataset whose train split has these images, and one for testing."""
+    """Writes a dataset with these training images and one test image."""
     rows = range(len(images)) if ids is None else ids
     sexes = ["fm"[row % 2] for row in range(len(images))]
     parts: list[tuple[str, list[str], list[int], Any, list[str], Any]] = [
@@ -208,7 +208,7 @@ Change = Callable[[Backbone], dict[str, Any]]
 
 @pytest.fixture
 def change_backbone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
-    """Makes every backbone that is loaded have other parts."""
+    """Replaces parts of every backbone that is loaded."""
 
     def install(change: Change) -> None:
         real = loading.load_backbone
@@ -256,7 +256,7 @@ def test_a_network_gives_the_same_bits_on_any_number_of_threads(
 
 
 def test_a_network_gives_the_same_bits_however_rows_are_cut(tmp_path: Path) -> None:
-    """A row's features must not change with the rows beside it, nor with another row added."""
+    """A row's features must not depend on other rows in its batch or on added rows."""
     model = {"family": "timm", "model": "mobilenetv2_100", "pretrained": False}
     model |= {"preprocessing": {"size": 64}}
     pictures = [noise(row) for row in range(20)]
@@ -384,7 +384,7 @@ LATER: list[Callable[[torch.Tensor], Any]] = [
 def test_a_backbone_gives_one_row_of_one_width_per_image(
     tmp_path: Path, change: Callable[[Any], Any], start: int, as_layer: bool
 ) -> None:
-    """Otherwise a row could have the features of another, or one number in all places."""
+    """With other shapes, a row could get another row's features, or one number in all positions."""
     dataset = write_dataset(tmp_path / "data", [png(3 * row) for row in range(20)])
 
     passes = itertools.count()
@@ -435,10 +435,10 @@ def test_crops_are_stored_beside_the_features_of_the_central_part(tmp_path: Path
 
 
 def test_a_row_s_crops_depend_on_its_image_alone(tmp_path: Path) -> None:
-    """Neither on its place, its label, the other rows nor on how many crops there are."""
+    """Crops do not depend on a row's position, its label, other rows, or the number of crops."""
     images, crops = [noise_png(seed) for seed in range(6)], vit(crop="inception", crops=2)
     stored = extract(write_dataset(tmp_path / "a", images), tmp_path / "out", backbone=crops)
-    others = [noise_png(9), noise_png(8), *images[5:2:-1]]  # in other places, with other labels
+    others = [noise_png(9), noise_png(8), *images[5:2:-1]]  # in other positions, with other labels
     more = extract(
         write_dataset(tmp_path / "b", others),
         tmp_path / "more",
@@ -493,7 +493,7 @@ def test_a_gpu_gives_the_features_of_a_cpu(tmp_path: Path, layers: list[int]) ->
 
 
 def force_feature(value: float) -> Change:
-    """Gives one feature of the rows whose pixels are 30 and more a value."""
+    """Sets one feature to `value` in all rows with pixels of at least 30."""
 
     def change(loaded: Backbone) -> dict[str, Any]:
         def forward(batch: torch.Tensor) -> torch.Tensor:
@@ -506,7 +506,7 @@ def force_feature(value: float) -> Change:
     return change
 
 
-# The largest number of float16 is 65504; 65520 and more are rounded to infinity.
+# The largest float16 number is 65504; 65520 and more are rounded to infinity.
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 65504.0, 65520.0, -70_000.0])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_features_that_a_shard_cannot_hold_are_named(
@@ -669,14 +669,14 @@ def test_rows_in_another_order_are_refused_and_shards_have_the_probe_of_their_fi
             assert shard.probe["sha256"] == wanted * 64
 
 
-# Batches of whole pieces, and vectors of one length.
+# Batches consist of whole pieces, and vectors have one length.
 
 
 BATCH = 8
 
 
 def make_pieces(counts: list[tuple[int, int]]) -> list[Piece]:
-    """Pieces of decoded rows and of rows left out; an image repeats its row's number."""
+    """Makes pieces of decoded rows and of omitted rows; an image repeats its row's number."""
     pieces, first = [], 0
     for count, left_out in counts:
         rows = [(row, f"id{row}") for row in range(first, first + count + left_out)]
@@ -711,7 +711,7 @@ def test_batches_have_all_pieces_whole_and_in_order(counts: list[tuple[int, int]
     assert all(end in ends for end in np.cumsum([len(one.rows) for one in batches])), "whole pieces"
     for batch, after in pairwise(batches):
         sizes = [len(one.rows) for one in pieces if set(one.rows) & set(after.rows)]
-        following = sizes[0] if sizes else 0  # a batch of faults alone
+        following = sizes[0] if sizes else 0  # the batch may have faults only
         assert len(batch.rows) == BATCH or len(batch.rows) + following > BATCH, "no room was left"
 
 

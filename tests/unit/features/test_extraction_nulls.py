@@ -1,4 +1,4 @@
-"""Null examples of a split table: NaN features, equal features for all other rows, no match."""
+"""Null examples have NaN features, leave all other features unchanged, and match no row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NETWORK = {"family": "timm", "model": "test_vit", "pretrained": False, "layers":
 
 
 def write_tables(folder: Path, nulls: tuple[int, ...]) -> Path:
-    """Random images of 4 pixels, of which some train rows are no images."""
+    """Writes random images of 4 x 4 pixels; the train rows `nulls` are damaged."""
     rng = np.random.default_rng(1)
     pixels = rng.integers(0, 256, (ROWS + 2, 4, 4, 3), dtype=np.uint8)
     images = [encode(Image.fromarray(each)) for each in pixels]
@@ -69,7 +69,7 @@ PIXELS = {"family": "pixels"}
 def test_other_features_are_those_of_readable_images(
     tmp_path: Path, backbone: dict[str, Any], nulls: tuple[int, ...], dtype: str
 ) -> None:
-    """In one shard and in four, of which one may have null examples alone."""
+    """Tests one shard, and four shards of which one may have only null examples."""
     given: dict[str, Any] = {"backbone": backbone, "dtype": dtype, "batch_size": 4}
     readable = extract(write_tables(tmp_path / "readable", ()), tmp_path / "a", **given)
     tables = write_tables(tmp_path / "damaged", nulls)
@@ -108,7 +108,7 @@ Array = npt.NDArray[Any]
 
 
 def test_a_store_without_nulls_has_the_other_rows(tmp_path: Path) -> None:
-    """As plain arrays have; in blocks of any size, over shards of null examples alone."""
+    """Compares with plain arrays, in blocks of any size; some shards have only null examples."""
     rng, rows = np.random.default_rng(2), 40
     features = rng.normal(size=(rows, 3)).astype(np.float32)
     layer = rng.normal(size=(rows, 2)).astype(np.float32)
@@ -155,7 +155,7 @@ def test_a_store_without_nulls_has_the_other_rows(tmp_path: Path) -> None:
 
 
 def test_null_examples_are_near_nothing(tmp_path: Path) -> None:
-    """Neither a public image nor a public null example, whose hash is missing too."""
+    """Null examples match neither public images nor public null examples, which lack a hash too."""
     splits = []
     for name, nulls in (("private", (0, 3)), ("public", (0, 5))):
         tables = write_tables(tmp_path / name, nulls)

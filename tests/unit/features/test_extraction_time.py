@@ -1,4 +1,4 @@
-"""The time of a long extraction is estimated before a run."""
+"""A run estimates beforehand how long a long extraction takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The feature store: whole or absent, and nothing but what the manifest lists is read."""
+"""The feature store is complete or absent, and reads only files that its manifest lists."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def make_header(shard: int = 0, **changed: Any) -> ShardHeader:
 
 
 def write(directory: Path, header: ShardHeader, *, probe: Any = None, **changed: Any) -> Path:
-    """Writes the rows of one shard; `changed` has other columns of all rows."""
+    """Writes the rows of one shard; `changed` replaces whole columns."""
     rows = slice(header.first_row, header.end_row)
     content: dict[str, Any] = {
         "features": FEATURES,
@@ -155,7 +155,7 @@ def flip_byte(path: Path) -> None:
 
 
 def edit_array(array: str, path: Path) -> None:
-    """Changes a value through HDF5, so that its checksum fits."""
+    """Changes a value through HDF5, so that HDF5's checksum still fits."""
     with h5py.File(path, "r+") as file:
         file[array][1] = b"[0]" if array in TEXTS else 1 - file[array][1]
 
@@ -164,7 +164,7 @@ TEXTS = ("ids", "groups/group_sex", "accepted", "units")
 
 
 def remove_layer(path: Path, dtype: str | None = None) -> None:
-    """Removes a layer, or stores it in another type, with its hash."""
+    """Removes a layer, or stores it with another type and its hash."""
     with h5py.File(path, "r+") as file:
         values = file["layers/2"][...].astype(dtype)
         del file["layers/2"]
@@ -211,7 +211,7 @@ def stream_all(manifest: Path) -> None:
 def test_damaged_shard_is_refused_by_name(
     tmp_path: Path, damage: Callable[[Path], None], read: Callable[[Path], None]
 ) -> None:
-    """Readers refuse it; the job that writes the manifest refuses an edit that was resealed."""
+    """Readers refuse any damage; the manifest's job also refuses edits with updated hashes."""
     cut_into(tmp_path, SHARDS, layers=LAYERS, accepted=ACCEPTED, units=IDS)
     manifest, shard = tmp_path / "manifest.json", tmp_path / "shard-00001-of-00003.h5"
     read(manifest)
@@ -229,7 +229,7 @@ def test_damaged_shard_is_refused_by_name(
 def test_hdf5_never_opens_damaged_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: float
 ) -> None:
-    """On damaged structures HDF5 may crash, or never return, which no handler of errors catches."""
+    """Damaged structures can make HDF5 crash or hang, which no exception handler can catch."""
     manifest = cut_into(tmp_path, SHARDS).path
     shard = tmp_path / "shard-00000-of-00003.h5"
     content = bytearray(shard.read_bytes())
@@ -321,7 +321,7 @@ def test_shards_may_come_in_any_order_but_each_row_once(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_an_error_of_the_store(tmp_path: Path) -> None:
-    store, memory = cut_into(tmp_path, SHARDS), "/proc/self/mem"  # no process may read its start
+    store, memory = cut_into(tmp_path, SHARDS), "/proc/self/mem"  # no process can read its start
     for error in (OSError, KeyError, RuntimeError, ValueError):
         shard = opened_shard(tmp_path / store.shards[0].file)
         with pytest.raises(StoreError, match=r"of-00003\.h5: .*cannot be read.*odd"), shard:
@@ -333,7 +333,7 @@ def test_what_cannot_be_read_is_an_error_of_the_store(tmp_path: Path) -> None:
 
 
 ANOTHER = "so the shard belongs to another job: delete it and run again"
-# What the header of the second of two shards has, and what is said of it; None if it fits.
+# The second shard's header, and the error about it (None if it fits the first shard's).
 OTHER_HEADERS: list[tuple[dict[str, Any], str | None]] = [
     ({"backbone_fingerprint": "x"}, f"backbone_fingerprint is x instead of b+, {ANOTHER}"),
     ({"split": "test"}, f"split is test instead of train, {ANOTHER}"),
@@ -353,7 +353,7 @@ OTHER_HEADERS: list[tuple[dict[str, Any], str | None]] = [
     ({"versions": {"torch": "3"}}, None),
 ]
 CONTRADICTS = "its arrays contradict its header; delete it and run again"
-# The same of its content.
+# The second shard's content, and the error about it (None if it fits the first shard's).
 OTHER_CONTENT: list[tuple[dict[str, Any], str | None]] = [
     ({"features": FEATURES[:, :3]}, "features of length 3, the first shard has 5; set the backb"),
     ({"groups": {}}, r"groups is \[\] instead of \['group_sex'\]"),
@@ -460,7 +460,7 @@ def test_a_fingerprint_is_of_the_content_however_rows_are_cut(
         return cut_into(tmp_path_factory.mktemp("store"), shards, **changed).fingerprint
 
     plain = fingerprint()
-    # As it was before stores could hold layers or accepted labels: finished results stay valid.
+    # This fingerprint is older than layers and accepted labels; finished results must stay valid.
     assert plain == "04d3857b925f1961788f05abe7aa8a75b71cc4ccad6f25a49aac6873d062e8b1"
     assert {fingerprint(shards) for shards in (1, 3, ROWS)} == {plain}
     assert fingerprint(header=RENAMED) == plain

@@ -1,4 +1,4 @@
-"""Joined features: unit rows side by side, stale when a member or the order changes."""
+"""Joined features: unit rows side by side, stale if a member or the order changes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_rows_are_unit_rows_side_by_side(folder: Path) -> None:
-    """Blocks of a shard begin anywhere in the chunks of a member with wider rows."""
+    """A shard's blocks may begin anywhere within the chunks of a member with wider rows."""
     store = join(folder, "a", "b")
     expected = side_by_side(rows_of("a"), rows_of("b"))
     assert (store.rows, store.dimension) == expected.shape

@@ -1,4 +1,4 @@
-"""Near-duplicates: found by bytes and by cosine, in blocks, and told in the statement."""
+"""Near-duplicates are found by bytes and by cosine, in blocks, and the statement reports them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_rows(
     fingerprint: str = "b",
     features: Any = None,
 ) -> DatasetSplit:
-    """A split whose features are its images' pixels unless given, in two shards."""
+    """Writes a split in two shards; by default its features are its images' pixels."""
     other = [png(pixels) for pixels in PIXELS[:3]]
     dataset = write_tables(folder / name, {"train": other, "test": other, split: images})
     if features is None:
@@ -61,7 +61,7 @@ def make_rows(
 
 
 def brute_force(private: DatasetSplit, public: list[DatasetSplit]) -> np.ndarray:
-    """The cosines of each private row with each public row, in float64."""
+    """Returns the cosine of each private row and each public row, in float64."""
     unit_rows = private.features.read().astype(np.float64)
     unit_rows /= np.linalg.norm(unit_rows, axis=1, keepdims=True)
     other = np.concatenate([rows.features.read() for rows in public]).astype(np.float64)
@@ -75,8 +75,7 @@ Pair = tuple[list[DatasetSplit], list[DatasetSplit]]
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Pair:
-    """Private train rows of which the first is public byte for byte, the second in another
-    encoding, and test rows of which the second is public; and public rows."""
+    """Returns private and public rows; train 0, test 1 and (re-encoded) train 1 are in both."""
     private = [
         make_rows(tmp_path, "private", [png(pixels) for pixels in PIXELS[:28]]),
         make_rows(tmp_path, "tested", [png(pixels) for pixels in PIXELS[28:31]], split="test"),
@@ -120,7 +119,7 @@ def test_it_finds_what_brute_force_finds(
 
 
 def test_a_row_is_near_by_itself(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A threshold at the very cosine of a pair: float32 would decide by the block's shape.
+    # The threshold equals a pair's cosine, so float32 would decide by the block's shape.
     private, public = pair
     ours = private[0].features.read().astype(np.float64)
     theirs = np.concatenate([rows.features.read() for rows in public]).astype(np.float64)
@@ -206,7 +205,7 @@ def test_ties_copies_zeros_and_both_sides_of_a_threshold(
         split("seen", "eaafg", [[0, 2], [2], [1], [*[0] * 4, *above], [*[0] * 6, *below]]),
         split("more", "ahijk", [[1], [0, 1], [2, 2, 2], [*[0] * 4, *below], [*[0] * 6, *above]]),
     ]
-    # row of train or test: its nearest public row (the first of equal ones), its cosine, bytes
+    # row of train or test: its nearest public row (the first if tied), its cosine, same bytes
     nearest: dict[str, Any] = {
         "train-0": ("seen", 1, 1.0, True),
         "train-1": ("seen", 1, 9 / 82**0.5, True),  # the same bytes with other features

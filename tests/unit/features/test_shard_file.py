@@ -1,4 +1,4 @@
-"""Columns of rows: their texts, and a hash of all that they contain."""
+"""Columns of rows: their texts, and a hash of their whole content."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_blocks_are_whole_chunks_and_as_many_as_were_asked_for(
     np.testing.assert_array_equal(np.concatenate([block for _, block in blocks]), values)
     sizes = [len(block) for _, block in blocks]
     assert [start for start, _ in blocks] == [sum(sizes[:place]) for place in range(len(sizes))]
-    wanted = rows or read_bytes // (5 * 4)  # numbers of four bytes
+    wanted = rows or read_bytes // (5 * 4)  # numbers have four bytes
     step = len(blocks[0][1])
     assert all(start % chunk == 0 for start, _ in blocks)
     assert step <= max(wanted, chunk)

@@ -1,4 +1,4 @@
-"""The header of a shard: it comes back as it was written, and what is damaged is refused."""
+"""A shard's header is read as it was written, and refused if damaged."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_attributes_can_be_read_without_this_package() -> None:
     ],
 )
 def test_damaged_attributes_are_refused(damage: dict[str, Any], said: str) -> None:
-    """None for a missing attribute."""
+    """In `damage`, None removes an attribute."""
     given = make_header().make_attributes() | damage
     attributes = {key: one for key, one in given.items() if one is not None}
     with pytest.raises(StoreError, match=f"^s: .*{said}"):

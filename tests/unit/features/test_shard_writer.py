@@ -1,4 +1,4 @@
-"""Shards are cut into chunks of a limited size, and stores read back what was written."""
+"""Shards have chunks of a limited size, and stores read back what was written."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LAYERS = {
     "crop_00": stores.FEATURES[:, :3],
 }
 GROUPS = {"group_b": stores.GROUPS["group_sex"], "group_a": stores.IDS}
-SHARDS = {0: 11, 1: 12}  # rows of each
+SHARDS = {0: 11, 1: 12}  # rows of each shard
 
 
 def cut(folder: Path) -> Any:
-    """A store of two shards with layers, groups, several labels a row and patients."""
+    """Writes a store of two shards with layers, groups, several labels per row, and patients."""
     labels = np.random.default_rng(2).integers(0, 2, (stores.ROWS, 3)).astype(np.int8)
     content: dict[str, Any] = {"labels": labels, "accepted": stores.ACCEPTED}
     content["units"] = stores.IDS[::-1]

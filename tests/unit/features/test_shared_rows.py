@@ -1,4 +1,4 @@
-"""Rows that two stores share are known again after reordering, scaling and rounding."""
+"""Rows that two stores share are recognised after reordering, scaling and rounding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS, DIMENSION = 400, 32
 
 
 class Store:
-    """Rows in memory that are read as those of a store."""
+    """Rows in memory with the methods of a store."""
 
     def __init__(self, features: Rows) -> None:
         self.features = features
@@ -80,7 +80,7 @@ def test_rows_that_were_scaled_or_rounded_are_still_one(mean: float) -> None:
 
 @pytest.mark.parametrize("mean", [0.0, 3.0])
 def test_rows_that_were_negated_or_shifted_are_still_one(mean: float) -> None:
-    """Each passed for public before."""
+    """In earlier versions, each of these copies passed for public data."""
     private = rows_of(0, mean=mean)
     generator = np.random.default_rng(3)
     scales, shifts = generator.uniform(-5, 5, size=(2, ROWS, 1)).astype(np.float32)
@@ -133,7 +133,7 @@ def test_rows_of_zeros_and_what_is_no_number_are_nobody_s_and_hide_none() -> Non
     assert shared(np.concatenate([unusable, rows_of(1)]), np.concatenate([private, unusable])) == 0
     assert shared(np.concatenate([unusable, private]), private) == 1
     assert shared(private, unusable) == 0
-    for odd in (np.inf, np.nan, 0, 1e30):  # a row of each block hides no neighbour
+    for odd in (np.inf, np.nan, 0, 1e30):  # an odd row must not hide its neighbours
         beside = private + np.float32(7)
         beside[::9] = odd
         assert shared(beside, private) > 0.4

@@ -1,4 +1,4 @@
-"""Text embeddings: equal to open_clip's zero-shot classifier, written as a head's first weights."""
+"""Text embeddings equal open_clip's zero-shot classifier, and are saved as a head's start."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_embeddings_are_open_clips_zero_shot_classifier(model: str, chosen: str)
 
 
 def test_zero_shot_scores_are_the_library_s_logits() -> None:
-    """Text rows, image features and the scale together give what the whole model gives."""
+    """Text rows, image features and the scale together give the whole model's logits."""
     model = library("tiny-quickgelu")
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
     backbone = loading.load_backbone(options(), runtime=CPU)
@@ -177,7 +177,7 @@ def test_nothing_is_left_of_a_failure(tmp_path: Path, info: Path) -> None:
 
 
 class HubTokenizer:
-    """As open_clip's tokenizers of the Hub: cuts in silence, at one of three kinds of ends."""
+    """Truncates silently like open_clip's Hub tokenizers, with one of three kinds of end token."""
 
     def __init__(self, end: str, limit: int = 77) -> None:
         self.end, self.context_length = end, limit
@@ -270,5 +270,5 @@ def test_a_start_goes_by_the_order_of_the_classes(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(DataError, match=r"start.safetensors: no text embeddings"):
             text_file.read_text_embeddings(path)
-    save_file(weights, path)  # not ours: nothing is known of its classes
+    save_file(weights, path)  # another program's file: its classes are unknown
     text_file.check_classes(path, ["dog", "cat"])

@@ -25,7 +25,7 @@ def test_views_of_arrays_are_packed_by_their_numbers(tmp_path: Path, array: np.n
 
 
 def test_a_long_header_of_safetensors_is_not_read(tmp_path: Path) -> None:
-    """The library would take minutes; a header longer than its file is the library's to refuse."""
+    """The library would take minutes. A header longer than its file is left to the library."""
     path = tmp_path / "x.safetensors"
     path.write_bytes((2**22 + 1).to_bytes(8, "little") + b" " * (2**22 + 1))
     for read in (require_short_header, partial(read_arrays, kind="x", version=1)):

@@ -1,4 +1,4 @@
-"""Files are whole or absent."""
+"""Files are complete or absent."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_write_removes_what_ended_writers_left_of_its_own_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def signal(process: int, number: int, send: Any = os.kill) -> None:
-        if process == 1:  # as of another user
+        if process == 1:  # belongs to another user
             raise PermissionError(errno.EPERM, "Operation not permitted")
         send(process, number)
 
@@ -80,7 +80,7 @@ def test_a_write_removes_what_ended_writers_left_of_its_own_file(
 def test_processes_of_another_start_or_container_are_of_another_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A number of a process may stand for another one there."""
+    """After a restart or in a container, a process number may belong to another process."""
     names = {atomic_writes.name_machine.__wrapped__()}
     for place, name, stub in (
         (socket, "gethostname", lambda: "far"),

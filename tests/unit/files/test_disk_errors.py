@@ -1,4 +1,4 @@
-"""Disks that are full, closed or limited: what is said and waited for."""
+"""Disks that are full, closed or limited: error messages, and how long writers wait."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_file_that_cannot_be_written_is_named_with_the_remedy(number: int) -> 
     assert told.startswith(f"some/file: {cause} (")
     assert f"; {remedy}" in told
     assert told.endswith("and run again")
-    hdf5 = RuntimeError(f"id (errno = {number}, buf = 0x1)")  # of HDF5, which names no file
+    hdf5 = RuntimeError(f"id (errno = {number}, buf = 0x1)")  # HDF5's error, which names no file
     assert str(disk_errors.explain_unwritable(hdf5)) == told.replace("some/file", "a file")
 
 
@@ -76,7 +76,7 @@ def test_sizes_are_in_megabytes_from_a_tenth_on() -> None:
         (resource.RLIM_INFINITY, 9, 500, None),
         (resource.RLIM_INFINITY, 9, 499, errno.ENOSPC),
         (resource.RLIM_INFINITY, 0, 0, None),  # a file system that reports no sizes
-        (1_000_500, 9, 500, None),  # a megabyte more than is needed
+        (1_000_500, 9, 500, None),  # a megabyte more than needed
         (1_000_499, 9, 500, errno.EFBIG),
         (1_000_499, 0, 0, errno.EFBIG),
     ],
@@ -109,7 +109,7 @@ def test_room_is_on_the_disk_and_below_the_limit_on_files(
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Lists how long was slept, where at most 150 s are waited for."""
+    """Lists the durations of sleeps; waiting ends after 150 s."""
     naps: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: 100 + sum(naps), sleep=naps.append)
     monkeypatch.setattr(disk_errors, "time", clock)

@@ -18,7 +18,7 @@ BACKBONES = ("a", "b")
 
 @pytest.fixture(autouse=True)
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Results of a study of two backbones: a figure of each, one of both, and a cell of each."""
+    """Writes results of two backbones: a figure and a cell of each, and one figure of both."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dpprobe.files.written_files._EXTRA_FILES", set())
     folder = tmp_path / "results"
@@ -87,7 +87,7 @@ def test_files_that_are_not_certainly_of_this_study_stay(results: Path, kind: st
     removed = remove_dropped(results, "s", shown("a"))
     assert place not in removed
     assert place.exists()
-    if kind == "edited":  # the job's other figure is gone
+    if kind == "edited":  # the job's other figure was removed
         record = locate_record(results / "logs/plot_tsne/d/b.log", results)
         assert [*read_written(record)] == ["figures/d/tsne_b.png"]
     assert list_changed(locate_record(results / "logs/plot_accuracy/d.log", results), results) == []

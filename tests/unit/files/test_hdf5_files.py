@@ -1,4 +1,4 @@
-"""HDF5 files of strangers: neither their levels nor their texts take memory or time without end."""
+"""HDF5 files from strangers cannot exhaust memory or time by their chunks, levels or texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def share_one_text(path: Path, text: bytes, rows: int) -> None:
-    """Writes a column whose rows all refer to one text, which is in the file once."""
+    """Writes a column whose rows all refer to one text that is stored once."""
     with h5py.File(path, "w") as file:
         column = file.create_dataset("id", (rows,), h5py.string_dtype())
         column[0] = text

@@ -1,4 +1,4 @@
-"""Records show that they were changed."""
+"""Records show if they were changed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_sizes_of_the_files_beside_a_record(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^more\.npy has 0 bytes, not 4$"):
         json_files.read_whole_record(path)
     json_files.write_record(path, {"files": {"rows.parquet": "0" * 64}}, table)
-    # a record's own hashes are not doubled
+    # a record's own hashes are not listed twice
     assert list(json_files.read_whole_record(path)) == ["files", "file_bytes", "record_sha256"]
     table.write_bytes(b"row")
     with pytest.raises(ValueError, match=r"^rows\.parquet has 3 bytes, not 4$"):

@@ -1,4 +1,4 @@
-"""A job's log tells the cause of a failure, and whether another try may help."""
+"""A job's log explains a failure, and whether a retry may help."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_log_says_when_another_try_would_end_the_same_way(
 
 
 def met(cause: Exception, *, within: bool = False) -> ConfigError:
-    """An error meant for a person, as a function raises it from another, or while it handles it."""
+    """Returns an error for users, raised from `cause` or (`within`) while `cause` was handled."""
     error = ConfigError("model: cannot be created")
     setattr(error, "__context__" if within else "__cause__", cause)
     return error

@@ -1,4 +1,4 @@
-"""Paths that a person names for output: each command refuses a path that cannot be written."""
+"""Output paths given by a user: each command refuses a path that cannot be written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.command_line import run_main
 from tests.support.shards import png
 from tests.support.stored_releases import unpack_release
 
-# The words of each command before the path, and the ending of the path.
+# Each command's words before the path, and the path's extension.
 COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("plan --n 1000 --classes 3 --epsilon 1 --figure", ".svg"),
     "init": ("init images --force --output", ".yaml"),
@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "answers": ("passport release/clinic_v1 --write-answers", ".yaml"),
     "passport": ("passport release/clinic_v1 --published 2026-01-01 --output", ""),
 }
-# Paths that cannot be written, and the cause that an error tells.
+# Paths that cannot be written, and the cause that the error gives.
 PATHS: dict[str, str] = {
     "link{}": "a link that leads to itself",
     "link{}/x{}": "a link that leads to itself",
@@ -76,7 +76,7 @@ def test_an_output_that_cannot_be_written_is_refused_in_one_line(
 def test_an_output_of_any_writable_name_is_written(
     place: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """Also in a folder that does not exist yet, and under a name that is no UTF-8."""
+    """The folder may not exist yet, and the name may be invalid UTF-8."""
     monkeypatch.chdir(place)
     words, suffix = COMMANDS[command]
     output = Path("made", os.fsdecode(b"caf\xe9") + command + suffix)

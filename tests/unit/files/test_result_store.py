@@ -1,4 +1,4 @@
-"""The store of finished results, from which a job's outputs are links."""
+"""The store of finished results, to which a job's outputs link."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_outputs_are_the_stored_files_with_the_present_time(
     (target / "heads.safetensors").write_bytes(b"of an earlier cell")
     if not links:
         refuse_links(monkeypatch)
-    for _ in range(2):  # a file that is a link of the stored file already stays one
+    for _ in range(2):  # an existing link to the stored file stays
         publish_files(stored, target, NAMES)
         assert sorted(path.name for path in target.iterdir()) == sorted(NAMES)
         for name in NAMES:
@@ -76,7 +76,7 @@ def test_published_results_are_kept_once_under_their_fingerprint(
         refuse_links(monkeypatch)
     cell = write_result(tmp_path / "cells/d/b/m/eps-1", fingerprint="abc")
     network = write_result(tmp_path / "other", fingerprint="abc", index=3)
-    locate_partial(locate_stored(tmp_path, "abc")).mkdir(parents=True)  # of a killed run
+    locate_partial(locate_stored(tmp_path, "abc")).mkdir(parents=True)  # left by a killed run
     for folder, name in ((cell, "abc"), (network, "abc.seed-3")):
         for _ in range(2):
             keep_published(tmp_path, folder / "metrics.json")

@@ -1,4 +1,4 @@
-"""Two runs from two working directories on one folder of results are named to each other."""
+"""Two runs in different working directories that use one results folder detect each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process in another working directory that has marked `results`."""
+    """Starts a process in another working directory that has marked `results`."""
     place = tmp_path / "elsewhere"
     place.mkdir()
     process = subprocess.Popen(
@@ -68,7 +68,7 @@ def test_a_run_in_this_working_directory_is_no_other(
 ) -> None:
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert not find_other_runs([tmp_path / "results"])
-    # as a node that mounts the folder under another name sees it
+    # another node may mount the folder under another name
     monkeypatch.setattr(Path, "cwd", lambda: Path("/mnt/elsewhere"))
     assert not find_other_runs([tmp_path / "results"])
     assert other.poll() is None
@@ -146,7 +146,7 @@ def test_a_folder_that_cannot_be_marked_does_not_end_a_run(
     assert not find_other_runs([tmp_path])
 
 
-# Marks of several runs in shared folders: of other hosts, killed, damaged.
+# Marks of several runs in shared folders: from other hosts, of killed runs, damaged.
 
 
 def test_marks_of_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

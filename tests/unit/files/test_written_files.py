@@ -1,4 +1,4 @@
-"""Files that changed after their job are noticed, and results with any damage can be made again."""
+"""Files that changed after their job are noticed; results with any damage can be rebuilt."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run_job(name: str, *files: str, text: str = "") -> Path:
 
 
 def edit_quietly(path: Path) -> None:
-    """Changes one byte, and sets the time back."""
+    """Changes one byte and restores the file's time."""
     status = path.stat()
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -75,7 +75,7 @@ EDITS = [edit_quietly, cut, zero, link_nowhere, make_folder]
 def test_an_edit_is_noticed_by_size_and_times(
     edit: Callable[[Path], None], linked: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Also where the results folder is a link to another disk."""
+    """The results folder may be a link to another disk."""
     if linked:
         RESULTS.symlink_to(tmp_path_factory.mktemp("disk"))
     record = run_job("tables/digits", "results/tables/a.csv", "data/digits/train.parquet")
@@ -105,7 +105,7 @@ def test_a_copy_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(hashed) == number
 
 
-# A small workflow: each job reads the outputs of the jobs before it, and refuses damaged ones.
+# A small workflow: each job reads outputs of earlier jobs and refuses damaged ones.
 JOBS = {
     "shard": ("results/features/digits/pixels/train/shard-00000-of-00001.h5",),
     "manifest": ("results/features/digits/pixels/train/manifest.json",),
@@ -133,7 +133,7 @@ def write_outputs(name: str) -> None:
 
 
 def run_workflow() -> None:
-    """Runs the jobs as Snakemake plans them: outputs missing, older than inputs, or changed."""
+    """Runs jobs as Snakemake does: if outputs are missing, older than inputs, or changed."""
     before: list[Path] = []
     again = False
     changed = {
@@ -170,7 +170,7 @@ def read_files() -> dict[str, bytes]:
 def test_after_the_doctor_a_rerun_succeeds_whatever_was_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All single and double damages of results and of their records."""
+    """Tests all single and double damages of results and their records."""
     monkeypatch.setattr("dpprobe.doctor.doctor_command.LOOKS", 0)
     monkeypatch.setattr("dpprobe.files.atomic_writes.flush_to_disk", lambda _: None)
     run_workflow()
@@ -189,7 +189,7 @@ def test_after_the_doctor_a_rerun_succeeds_whatever_was_damaged(
         run_workflow()
         assert list(read_files()) == list(whole)
         lost = {name for name, damage in damages if FOLDER in name and damage is Path.unlink}
-        if not lost:  # an edit of a file whose record is gone is like a new file
+        if not lost:  # without its record, an edited file counts as new
             assert read_files() == whole, damages
 
 
@@ -236,7 +236,7 @@ def test_an_unreadable_file_is_told_and_not_made_again(
         list_changed(record, tmp_path)
 
 
-# Damaged records of written files, and files that changed since.
+# Damaged records of written files, and files that changed afterwards.
 
 
 def test_damaged_records_of_written_files(
@@ -252,7 +252,7 @@ def test_damaged_records_of_written_files(
     json_files.write_record(paths[1], {"x": 1}, paths[2], paths[4])
     for path in (results / "z", results / "y", paths[1]):
         written_files.add_file(path)
-    absent = [results / "cells/none.json", results / "cells/.done"]  # a mark is touched later
+    absent = [results / "cells/none.json", results / "cells/.done"]  # Snakemake touches .done later
     absent[1].touch()
     job = written_files.JobRecord(results / "logs/a.log", [*paths[:2], *absent])
     job.finish()
@@ -294,7 +294,7 @@ def test_damaged_records_of_written_files(
         with pytest.raises(PermissionError):
             written_files.list_changed(record, results)
     job.finish()
-    for path, lost in ((paths[0], []), (paths[4], [paths[4]])):  # an output is missed elsewhere
+    for path, lost in ((paths[0], []), (paths[4], [paths[4]])):  # Snakemake finds missing outputs
         path.unlink()
         assert written_files.list_changed(record, results) == lost
         path.write_text("[1]" if path == paths[0] else path.name)

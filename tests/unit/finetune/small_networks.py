@@ -1,4 +1,4 @@
-"""Small networks to train, and the clipped sums of their gradients by brute force in float64."""
+"""Small networks to train, and brute-force sums of their clipped gradients in float64."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Small(FineTunedNetwork):
     def of(
         cls, module: nn.Module, shape: tuple[int, ...], chosen: Callable[[str], bool] = every
     ) -> Small:
-        """Trains the parameters whose name is chosen."""
+        """Makes a network that trains the parameters whose names are chosen."""
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(chosen(name))
         trained = {name: one for name, one in module.named_parameters() if one.requires_grad}
@@ -37,7 +37,7 @@ class Small(FineTunedNetwork):
 
 
 def with_head(body: nn.Module, shape: tuple[int, ...], classes: int = 4) -> Small:
-    """A layer, its activations' mean and mean square over positions, and a linear head."""
+    """Returns a network of a body, pooled activations and a linear head."""
     torch.manual_seed(1)
     module = nn.Sequential(body, Pooled(), nn.LazyLinear(classes))
     module(torch.randn(2, *shape))
@@ -45,7 +45,7 @@ def with_head(body: nn.Module, shape: tuple[int, ...], classes: int = 4) -> Smal
 
 
 class Pooled(nn.Module):
-    """Numbers [m, c, ...] -> [m, features]: so that gradients differ from position to position."""
+    """Pools numbers [m, c, ...] to [m, features], so that gradients differ between positions."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         flat = x.flatten(1)
@@ -53,7 +53,7 @@ class Pooled(nn.Module):
 
 
 def frozen_norms(module: nn.Module) -> None:
-    """Replaces batch norms by scales and shifts, some way from the identity."""
+    """Replaces batch norms by scales and shifts that differ from the identity."""
     for name, child in module.named_children():
         if isinstance(child, nn.BatchNorm2d):
             channels = child.num_features
@@ -65,7 +65,7 @@ def frozen_norms(module: nn.Module) -> None:
 
 
 def of_timm(name: str, size: int, chosen: Callable[[str], bool] = every, **options: Any) -> Small:
-    """A model of timm with random weights, no parameter of which is zero."""
+    """Returns a timm model with random weights; no parameter is zero."""
     torch.manual_seed(0)
     model = timm.create_model(name, num_classes=5, **options).eval()
     frozen_norms(model)
@@ -79,7 +79,7 @@ def of_timm(name: str, size: int, chosen: Callable[[str], bool] = every, **optio
 def gradients(
     network: Small, inputs: torch.Tensor, labels: torch.Tensor, *, sigmoid: bool = False
 ) -> torch.Tensor:
-    """Returns each row's gradient, [m, size], of a copy in float64 that sees one row at a time."""
+    """Returns each row's gradient, [m, size], by a float64 copy that sees one row at a time."""
     module = copy.deepcopy(network.module).double()
     parameters = [module.get_parameter(name) for name in network.trained]
     rows = []
@@ -92,7 +92,7 @@ def gradients(
 
 
 def _loss(scores: torch.Tensor, label: torch.Tensor, sigmoid: bool) -> torch.Tensor:
-    """Returns the mean over views of the cross-entropy, written out."""
+    """Computes the mean cross-entropy over views by its formula."""
     if sigmoid:
         probabilities = scores.sigmoid()
         terms = label * probabilities.log() + (1 - label) * (1 - probabilities).log()
@@ -104,19 +104,19 @@ def _loss(scores: torch.Tensor, label: torch.Tensor, sigmoid: bool) -> torch.Ten
 def clipped(
     rows: torch.Tensor, limit: float = math.inf, weights: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Returns the sum of gradients [m, size], each clipped to `limit`, then weighted."""
+    """Clips each of the gradients [m, size] to `limit`, weights them, and returns their sum."""
     factors = (limit / rows.norm(dim=1)).clamp(max=1)
     return (factors if weights is None else factors * weights) @ rows
 
 
 def sums(network: Small, limit: float = math.inf, **options: Any) -> ClippedSums:
-    """`ClippedSums` with defaults."""
+    """Returns `ClippedSums` with default options."""
     defaults = {"sigmoid": False, "clipping": "fixed", "precision": "float32"}
     return ClippedSums(network, max_grad_norm=limit, **{**defaults, **options})
 
 
 def added(clipped_sums: ClippedSums, *arguments: Any) -> torch.Tensor:
-    """Returns what a batch adds to zero, on the CPU."""
+    """Returns the sum of a batch, on the CPU."""
     total = torch.zeros(clipped_sums.size, device=arguments[0].device)
     with use_full_float32():
         clipped_sums.add_rows(total, *arguments)

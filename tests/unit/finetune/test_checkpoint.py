@@ -1,4 +1,4 @@
-"""Checkpoints: a killed training ends bit for bit as one that was not; damaged ones are ignored."""
+"""Checkpoints: a killed training resumes bit for bit; damaged checkpoints are ignored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.tiny_networks import flat, mlp_inputs, mlp_network, network_o
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-# Every optimiser, average and kind of batch; `test_going_on_is_bit_for_bit` has all their pairs.
+# Every optimiser, average and kind of batch; `test_going_on_is_bit_for_bit` covers all pairs.
 CASES: list[dict[str, Any]] = [
     {"optimiser": "sgd", "average": "last", "batch_size": 8},
     {"optimiser": "momentum", "average": "mean", "batch_size": "full"},
@@ -47,7 +47,7 @@ CASES += [
 
 
 def test_a_training_killed_again_and_again_is_one_that_was_not(tmp_path: Path) -> None:
-    """Kills the cases with different state: momentum, moments, averages, units, single rows."""
+    """The killed cases differ in their state: momentum, moments, averages, units, single rows."""
     cases = [*CASES[1:3], *CASES[-2:]]
     command = [
         sys.executable,
@@ -77,7 +77,7 @@ def train(options: Any, checkpoint: Checkpoints | None, *, steps: int = 6, **res
 
 
 def stopped_after(folder: Path, step: int, **values: Any) -> Checkpoints:
-    """The checkpoints of a training that was stopped after a step."""
+    """Returns the checkpoints of a training that was stopped after `step`."""
 
     class Stop(Exception):
         pass
@@ -110,7 +110,7 @@ def test_going_on_is_bit_for_bit(
         again = train(network_options(**values), made)
         assert again.seconds > 1000, "with those before the stop"
         assert flat(again.state).tolist() == flat(whole.state).tolist()
-        # and once more from the end, as where a job was killed before it published
+        # once more from the end, like a job that was killed before it published
         once_more = train(network_options(**values), made)
         assert flat(once_more.state).tolist() == flat(whole.state).tolist()
 
@@ -152,7 +152,7 @@ def test_a_checkpoint_that_is_damaged_or_of_another_training_is_ignored(
         trained = train(network_options(), made)
     assert flat(trained.state).tolist() == flat(train(network_options(), None).state).tolist()
     assert said in caplog.text
-    assert made.load_state() is not None  # of the last step, in its place
+    assert made.load_state() is not None  # the last step's state, at the usual path
 
 
 def test_checkpoints_are_due_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

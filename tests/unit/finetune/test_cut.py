@@ -1,4 +1,4 @@
-"""A cut network computes what the whole one does, also from stored activations."""
+"""A cut network computes the same as the whole network, also from stored activations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.support.backbones import (
 )
 from tests.support.split_tables import encode, write_tables
 
-# The same numbers in other memory formats are rounded differently.
+# Other memory formats round the same numbers differently.
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
 
 
@@ -50,7 +50,7 @@ def normalised(backbone: Backbone, bytes_: torch.Tensor) -> torch.Tensor:
 
 
 def check_every_cut(backbone: Backbone, cuts: list[int], depth: int) -> None:
-    """Cuts a network of `depth` blocks, which are all blocks in the order of the pass."""
+    """Cuts a network at each of `cuts`; checks that the pass runs all `depth` blocks in order."""
     assert isinstance(backbone.graph, Graph)
     assert len(blocks_of(backbone.graph.model, "net")) == depth
     model = frozen_model(backbone)
@@ -77,7 +77,7 @@ def check_every_cut(backbone: Backbone, cuts: list[int], depth: int) -> None:
             activations = prefix(x)
             assert activations.shape == (5, *shape), count
             torch.testing.assert_close(suffix(activations), whole, **CLOSE)
-            # stored rows are flat and contiguous: the same again
+            # stored rows are flat and contiguous, but give the same result
             stored = activations.flatten(1).contiguous().unflatten(1, shape)
             torch.testing.assert_close(suffix(stored), whole, **CLOSE)
 
@@ -96,7 +96,7 @@ def test_a_cut_tower_of_open_clip_is_the_whole_one(
 
 
 def test_the_real_mobilenet_is_cut_at_both_ends_and_between(test_data: Path) -> None:
-    """The small one of its family is cut before every block above."""
+    """The small model of its family, in the test above, is cut before every block."""
     check_every_cut(real_mobilenet(test_data), [1, 6, 12, 17], 17)
 
 
@@ -116,7 +116,7 @@ def test_parts_share_the_parameters_of_the_whole_under_their_names() -> None:
 
 
 class Chain(nn.Module):
-    """Four blocks on vectors, in a pass that subclasses write."""
+    """Four blocks on vectors; subclasses write the pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Chain(nn.Module):
 
 
 class Skipping(Chain):
-    """Its input goes around its blocks."""
+    """Adds its input to the output of its blocks."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = x
@@ -140,7 +140,7 @@ class Skipping(Chain):
 
 
 class Branching(Chain):
-    """It asks for a value."""
+    """Branches on a value."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.sum() > 0:
@@ -149,7 +149,7 @@ class Branching(Chain):
 
 
 class Counting(Chain):
-    """It asks for the number of images."""
+    """Branches on the number of images."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.blocks[0](x).shape[0] > 1:
@@ -158,7 +158,7 @@ class Counting(Chain):
 
 
 class Shared(Chain):
-    """One parameter scales before and after its blocks, and a size crosses the cut."""
+    """Scales by one parameter before and after the blocks, and uses a size across the cut."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         width = x.shape[1]
@@ -166,7 +166,7 @@ class Shared(Chain):
 
 
 class Defaulted(Chain):
-    """Further arguments decide its way, and have their defaults."""
+    """Has further arguments with defaults, which change its computation."""
 
     def forward(self, x: torch.Tensor, mask: Any = None, *, double: bool = False) -> torch.Tensor:
         if mask is not None:
@@ -175,7 +175,7 @@ class Defaulted(Chain):
 
 
 class Dividing(Chain):
-    """The number of images crosses the cut."""
+    """Uses the number of images across the cut."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         count = x.shape[0]
@@ -183,7 +183,7 @@ class Dividing(Chain):
 
 
 class Changing(Chain):
-    """Its numbers change from call to call."""
+    """Returns other numbers in each call."""
 
     calls = 0
 

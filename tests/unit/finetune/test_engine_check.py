@@ -1,4 +1,4 @@
-"""The check of a network refuses what would break a clipped sum, by name."""
+"""The check of a network refuses layers that would break a clipped sum, and names them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Bytes(nn.Module):
 
 
 class Mixes(nn.Module):
-    """Mixes rows in batches of some sizes alone."""
+    """Mixes rows, but only in batches of some sizes."""
 
     def __init__(self, *, above: int = 0, most: float = math.inf, share: float = 0.05) -> None:
         super().__init__()
@@ -83,9 +83,9 @@ NETWORKS = ["mobilenetv2_100", "resnet26", "test_convnext", "test_nfnet", "test_
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_whole_networks_pass(name: str, precision: str, device: str) -> None:
-    """As deep as they are; convolutions on a GPU choose an algorithm for each shape."""
+    """Networks have their usual depth; convolutions on a GPU choose an algorithm per shape."""
     size = 160 if name == "test_vit" else 32
-    if precision != "float16":  # of a ResNet a quarter of the channels: most of the time
+    if precision != "float16":  # a narrower ResNet, as it takes most of the time
         narrow: dict[str, Any] = {"channels": (16, 32, 64, 128)} if name == "resnet26" else {}
         network = of_timm(name, size, **narrow)
         network.module.to(device)
@@ -102,7 +102,7 @@ def test_whole_networks_pass(name: str, precision: str, device: str) -> None:
 
 
 class OfBatch(nn.Module):
-    """Applies a function of the whole batch."""
+    """Applies a function to the whole batch."""
 
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Beside(nn.Module):
         return x
 
 
-# Behind layers that are trained wrong gradients would show; frozen ones only mix.
+# After trained layers, mixing gives wrong gradients; after frozen layers it only mixes.
 MIXERS = {
     "mean": Mixes(),
     "batch norm in training": nn.BatchNorm2d(4, track_running_stats=False),
@@ -132,7 +132,7 @@ MIXERS = {
     "number of rows": OfBatch(lambda x: x / len(x)),
     "number of rows, a millionth": OfBatch(lambda x: x * (1 + 1e-6 / len(x))),
     "above nine rows": Mixes(above=9, share=1e-3),
-    # A shift over the batch; the first row has none before it.
+    # Adds the previous row to each row; the first row has no previous row.
     "row before": OfBatch(lambda x: torch.cat([x[:1], x[1:] + 0.1 * x[:-1]])),
     "row after": OfBatch(lambda x: torch.cat([x[:-1] + 0.1 * x[1:], x[-1:]])),
 }
@@ -149,7 +149,7 @@ def test_mixed_rows_are_refused(mixer: str, precision: str, device: str) -> None
 
 
 class Float32(nn.Module):
-    """Asks for float32 in three ways, and fills memory of its own."""
+    """Converts to float32 in three ways, and allocates memory itself."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = torch.zeros(x.shape, device=x.device)
@@ -167,7 +167,7 @@ def test_float64_passes_through_what_asks_for_float32() -> None:
 
 
 class Faint(nn.Module):
-    """A layer whose gradient is a small share of the network's."""
+    """A layer whose gradient is a small part of the network's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ def test_a_wrong_norm_is_refused(
     factors = torch.tensor([1, 1, factor])
     monkeypatch.setattr("dpprobe.finetune.ghost.squared_norms", lambda a, g: factors * right(a, g))
     refuses = pytest.raises(ConfigError, match="wrong gradient norm")
-    with nullcontext() if factor == 1.04 else refuses:  # rounding may make a norm a little larger
+    with nullcontext() if factor == 1.04 else refuses:  # rounding may make a norm slightly larger
         check(small(), precision=precision)
 
 
@@ -240,7 +240,7 @@ def test_parameters_that_are_nearly_zero_are_moved_alone_and_come_back() -> None
 
 
 class HalfCalled(nn.Module):
-    """A small part of whose parameters is used without a call of their layer."""
+    """Uses a part of a layer's weight without calling the layer."""
 
     def __init__(self, part: float = 1e-2, *, called: bool = False) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ OUTSIDE = r"parameter 1\.table\.weight: it is used outside its layer, .* choose 
 
 
 class Turned(nn.Module):
-    """A layer whose first dimension is no row: tokens first, rows second."""
+    """Passes tokens as the first dimension and rows as the second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -267,7 +267,7 @@ class Turned(nn.Module):
 
 
 class Fails(nn.Module):
-    """Cannot be taken row by row: it asks where its rows lie, and raises the error's kind."""
+    """Cannot be computed row by row: it reads its memory address, and raises `kind`."""
 
     def __init__(self, kind: type[Exception] = RuntimeError) -> None:
         super().__init__()
@@ -283,7 +283,7 @@ class Fails(nn.Module):
 def test_mixing_in_large_batches_is_refused() -> None:
     network = small(Mixes(above=15))
     check(network, together=15)
-    with pytest.raises(ConfigError, match="in a batch of 3 rows"):  # all that were drawn
+    with pytest.raises(ConfigError, match="in a batch of 3 rows"):  # only 3 rows were drawn
         check(small(Mixes(above=2)), together=1)
     with pytest.raises(ConfigError, match="mixes the rows of a batch"):
         check(network, together=16)
@@ -303,11 +303,11 @@ def test_mixing_in_large_batches_is_refused() -> None:
 @pytest.mark.parametrize(
     ("layer", "precision"),
     [
-        # a part below the rounding of scores, in float32 or bfloat16
+        # shares below the rounding of scores, in float32 or bfloat16
         (Mixes(above=15, share=1e-7), "float32"),
         (Mixes(above=15, share=1e-7), "bfloat16"),
         (Mixes(above=15), "bfloat16"),
-        # a size that only the last physical batch of a step has
+        # batches of a size that only a step's last physical batch has
         (Mixes(above=15, most=31), "bfloat16"),
     ],
 )
@@ -353,7 +353,7 @@ def test_what_a_network_takes_from_the_whole_batch_shows(read: Any, dtype: torch
 
 
 class Branch(nn.Module):
-    """A branch that starts closed but for a millionth, as LayerScale does."""
+    """A branch that starts nearly closed, with a gate of 1e-7, as LayerScale does."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -380,7 +380,7 @@ def multiply(x: torch.Tensor) -> torch.Tensor:
     ("layer", "said"),
     [
         (HalfCalled, OUTSIDE),
-        (lambda: HalfCalled(1e-9, called=True), OUTSIDE),  # too small to show in rounded gradients
+        (lambda: HalfCalled(1e-9, called=True), OUTSIDE),  # too small for rounded gradients
         (captured, OUTSIDE),
         (lambda: Branch(Mixes()), "mixes the rows of a batch"),
         (Turned, r"wrong gradient of 1\.linear\."),

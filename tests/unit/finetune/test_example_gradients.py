@@ -1,4 +1,4 @@
-"""Per-example gradients of every supported layer, against one-row differentiation in float64."""
+"""Per-example gradients of every supported layer equal one-row differentiation in float64."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOKENS = (9, 6)
 
 
 class ConvNeXtLike(nn.Module):
-    """Maps whose channels lie last in memory enter a depthwise convolution."""
+    """Passes maps with channels last in memory to a depthwise convolution."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class ConvNeXtLike(nn.Module):
 
 
 class Twice(nn.Module):
-    """A layer that is called twice, by two names, and acts in place."""
+    """Calls one layer twice, under two names, and changes its output in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Twice(nn.Module):
 
 
 class Tokens(nn.Module):
-    """Parameters that broadcast over the batch, at the root of a network."""
+    """Has parameters at the root of a network that broadcast over the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Tokens(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """A module that uses its children's parameters without calling them."""
+    """Uses its children's parameters without calling the children."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class SelfAttention(nn.Module):
 
 
 class Gate(nn.Module):
-    """A layer without a rule, which takes tensors by name."""
+    """A layer without a gradient rule that takes tensors by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Gate(nn.Module):
 
 
 class Gated(nn.Module):
-    """Each row has arguments of its own, and some that all rows share."""
+    """Passes arguments that differ between rows, and arguments that all rows share."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def affine(channels: int) -> nn.Module:
 
 
 def activated(layer: nn.Module) -> nn.Module:
-    """Acts in place on the layer's output, as networks do."""
+    """Changes the layer's output in place, as networks do."""
     return nn.Sequential(layer, nn.ReLU6(inplace=True))
 
 
@@ -188,7 +188,7 @@ def started(name: str) -> Small:
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape))
-    # Tanh in front: the layer's input depends on a trained layer.
+    # With tanh, the layer's input depends on a trained layer.
     body = nn.Sequential(nn.Linear(shape[-1], shape[-1]), nn.Tanh(), activated(layer))
     return with_head(body, shape)
 
@@ -221,7 +221,7 @@ def test_clipped_sums_of_a_layer_are_those_of_single_rows(
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_each_parameter_has_its_gradient(name: str) -> None:
-    # So that a small parameter's error is seen beside large ones; norms are of all together.
+    # Compares per parameter, as a norm over all of them would hide errors of small ones.
     network = started(name)
     inputs, labels = batch(network, channels_last=True)
     rows = gradients(network, inputs, labels)
@@ -238,7 +238,7 @@ def test_each_parameter_has_its_gradient(name: str) -> None:
 def test_parts_of_layers_are_trained_alone(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In pieces of one row, too."""
+    """Training only weights or only biases has right sums, also in pieces of one row."""
     monkeypatch.setattr(example_gradients, "PIECE_BYTES", 2**6)
     whole = started(name)
     network = Small.of(whole.module, whole.shape, lambda name: name.endswith(kind))
@@ -254,7 +254,7 @@ def test_both_ways_of_a_layer_agree(name: str, monkeypatch: pytest.MonkeyPatch) 
     network = started(name)
     inputs, labels = batch(network, views=2)
     results = []
-    # Blocks of groups have one way.
+    # Grouped blocks have only one way.
     for way in (lambda _: True, lambda sizes: sizes[0] >= 10**6):
         monkeypatch.setattr(ghost, "forms_gradients", way)
         results.append(added(sums(network, 0.1), inputs, labels, None))
@@ -295,7 +295,7 @@ def test_a_network_in_channels_last_is_the_same() -> None:
 
 
 def test_gradients_are_formed_where_that_is_cheaper_by_rules_of_their_own() -> None:
-    """From more positions than sqrt(16 half) and half / 4; `half` is in * out / (in + out)."""
+    """Gradients are formed above sqrt(16 h) and h / 4 positions; h = in * out / (in + out)."""
     first = [
         next(t for t in range(1, 99) if example_gradients.forms_gradients((t, inputs, outputs)))
         for inputs, outputs in ((2, 2), (8, 8), (64, 32), (512, 512), (600, 500), (512, 16))
@@ -324,7 +324,7 @@ def test_norms_from_pairs_of_positions_are_never_too_small(positions: int) -> No
     inputs = torch.randn(64, positions, 40, generator=generator)
     outputs = torch.randn(64, positions, 30, generator=generator)
     inputs[:32] = inputs[:32, :1]
-    # Half of the rows' terms cancel.
+    # The terms of half of the rows cancel.
     outputs[:32] -= outputs[:32].mean(1, keepdim=True) * (1 if positions > 1 else 0)
     squares = squared_norms(inputs, outputs)
     formed = torch.bmm(outputs.double().transpose(1, 2), inputs.double())

@@ -1,4 +1,4 @@
-"""Networks that are trained: the features they start from, and exactly what is trained of them."""
+"""Trained networks: the features they start from, and exactly which parameters are trained."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def build(backbone: Backbone, *, seed: int = 0, **values: Any) -> FineTunedNetwo
 
 
 def join(backbone: Backbone, state: dict[str, torch.Tensor], **values: Any) -> Any:
-    """The whole network, of which a part was trained."""
+    """Returns the whole network with its trained part."""
     return whole_network(
         backbone, Options(**values), state, classes=CLASSES, device="cpu", transform=UNIT
     )
@@ -58,7 +58,7 @@ def join(backbone: Backbone, state: dict[str, torch.Tensor], **values: Any) -> A
 def trained(network: FineTunedNetwork) -> list[str]:
     names = list(network.trained)
     assert names[-2:] == ["head.weight", "head.bias"]
-    # they are the module's own parameters, and no others require gradients
+    # the trained parameters are the module's own, and no others require gradients
     marked = {path: one for path, one in network.module.named_parameters() if one.requires_grad}
     assert marked.keys() == set(names)
     assert all(marked[name] is network.trained[name] for name in names)
@@ -66,13 +66,13 @@ def trained(network: FineTunedNetwork) -> list[str]:
 
 
 def features_of(network: FineTunedNetwork, inputs: torch.Tensor) -> torch.Tensor:
-    """The features [m, d] that enter the head."""
+    """Returns the features [m, d] that enter the head."""
     assert isinstance(network.module, Network)
     return network.module.compute_features(inputs)
 
 
 def disturb(network: FineTunedNetwork, scale: float = 0.02) -> None:
-    """Moves all trained parameters, as training does."""
+    """Changes all trained parameters, as training does."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for one in network.trained.values():
@@ -123,8 +123,7 @@ def module_names(model: nn.Module, kind: type[nn.Module]) -> set[str]:
 
 
 def plain_name(name: str) -> str:
-    """A parameter's name in the library: ours puts affine maps in the place of batch norms, and
-    normalisations that include an activation apart."""
+    """Returns timm's name of a parameter; our affine maps and activations have other names."""
     *path, last = name.removeprefix("body.").split(".")
     words = [word for word in path if word != "norm"]
     return ".".join([*words, {"scale": "weight", "shift": "bias"}.get(last, last)])
@@ -138,7 +137,7 @@ NORMS = (nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm)
 
 
 def library_s(model: nn.Module, tune: Any) -> dict[str, nn.Parameter]:
-    """The parameters of timm's own network that an option names, in the network's order."""
+    """Returns the parameters of timm's network that an option names, in the network's order."""
     parameters = dict(model.named_parameters())
     if tune == "head":
         return {}
@@ -149,7 +148,7 @@ def library_s(model: nn.Module, tune: Any) -> dict[str, nn.Parameter]:
     if tune == "norm":
         paths = module_paths(model, NORMS)
         return {name: one for name, one in parameters.items() if name.rpartition(".")[0] in paths}
-    block = list_blocks(model)[-tune["blocks"]]  # it, and all behind it
+    block = list_blocks(model)[-tune["blocks"]]  # this block and all after it
     first = next(iter(block.parameters()))
     place = next(place for place, one in enumerate(parameters.values()) if one is first)
     return dict(list(parameters.items())[place:])
@@ -160,7 +159,7 @@ def module_paths(model: nn.Module, kinds: Any) -> list[str]:
 
 
 def input_shape(backbone: Backbone, block: nn.Module) -> tuple[int, ...]:
-    """The shape of what enters a block of the backbone's own network."""
+    """Returns the shape of a block's input in the backbone's own network."""
     seen: list[torch.Size] = []
     hook = block.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape))
     backbone.forward(images(backbone, 1))
@@ -259,7 +258,7 @@ def test_towers_of_open_clip_are_trained(
     head = network.trained["head.weight"]
     torch.testing.assert_close(whole(images(backbone)), expected @ head.detach().T, **CLOSE)
     assert isinstance(backbone.graph, Graph)
-    backbone.graph.learned = frozenset()  # the library trains none, so that `all` trains none
+    backbone.graph.learned = frozenset()  # timm now trains none, so `all` trains none
     copied = standard_form(backbone.graph, name="net")
     assert not any(one.requires_grad for one in copied.parameters())
 
@@ -286,7 +285,7 @@ def test_attention_in_layers_equals_torchs(batch_first: bool) -> None:
 
 
 class Attends(nn.Module):
-    """Attention of several kinds in blocks, and behind them."""
+    """Has attention layers of several kinds, in blocks and after them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -319,7 +318,7 @@ def test_plain_attention_in_blocks_is_replaced() -> None:
     ],
 )
 def test_channel_affine_equals_the_batch_norm_it_stands_for(norm: Any) -> None:
-    """A norm that is used twice stays one; hooks of others than the backbone stay."""
+    """A norm that is used twice stays one layer; hooks that the backbone did not add stay too."""
     torch.manual_seed(0)
     assert norm.running_mean is not None
     assert norm.running_var is not None
@@ -337,7 +336,7 @@ def test_channel_affine_equals_the_batch_norm_it_stands_for(norm: Any) -> None:
     assert not module_names(folded, nn.BatchNorm2d)
     (affine,) = [one for one in folded.modules() if isinstance(one, ChannelAffine)]
     learned_norm = isinstance(norm, nn.BatchNorm2d) and norm.affine
-    assert affine.scale.requires_grad == learned_norm  # constants stay constants
+    assert affine.scale.requires_grad == learned_norm  # constants stay constant
     x = torch.randn(5, 3, 6, 6)
     torch.testing.assert_close(folded(x), model(x))
 
@@ -372,7 +371,7 @@ def test_the_backbone_is_left_as_it_was() -> None:
     assert backbone.graph.state_dict().keys() == state.keys()
     assert all(torch.equal(one, state[name]) for name, one in backbone.graph.state_dict().items())
     assert not any(one.requires_grad for one in backbone.graph.parameters())
-    # it still reads its layers, and the copies do not write into it
+    # the backbone's layers can still be read, and copies do not write into it
     _, layers = backbone.forward_layers(pictures)
     kept = {name: values.clone() for name, values in layers.items()}
     build(backbone, tune="all").module(pictures)
@@ -380,7 +379,7 @@ def test_the_backbone_is_left_as_it_was() -> None:
 
 
 def spoilt(kind: str, path: str, module: nn.Module) -> Backbone:
-    """A backbone one of whose layers is another one."""
+    """Returns a backbone with one layer replaced."""
     backbone = timm_backbone(kind)
     assert isinstance(backbone.graph, Graph)
     parent, _, name = path.rpartition(".")
@@ -389,7 +388,7 @@ def spoilt(kind: str, path: str, module: nn.Module) -> Backbone:
 
 
 class Centring(nn.Module):
-    """Subtracts the mean over the batch: it mixes rows."""
+    """Subtracts the mean over the batch, which mixes rows."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x - x.mean(0, keepdim=True)
@@ -428,7 +427,7 @@ def test_random_crops_and_mirrored_views_are_refused_with_a_cut() -> None:
         build(flips, tune={"blocks": 1})
     with pytest.raises(ConfigError, match="has preprocessing.flip"):
         cut_backbone(flips, CPU, 1)
-    build(crops, tune="head")  # of the stored features, whatever they are of
+    build(crops, tune="head")  # a head on stored features accepts any backbone
     network = build(flips, tune="all", init="lecun_normal")
     expected = nn.functional.normalize(flips.forward(images(flips)).clone())
     features = features_of(network, images(flips)).detach()
@@ -462,7 +461,7 @@ def test_states_are_put_back_exactly(tune: Any) -> None:
     assert all(one.is_contiguous() and not one.requires_grad for one in state.values())
     again = build(backbone, tune=tune, seed=9)
     load_tuned_state(again, state)
-    disturb(network)  # a state is a copy
+    disturb(network)  # `state` is a copy
     for name, one in again.trained.items():
         assert torch.equal(one.detach(), state[name])
     whole = join(backbone, state, tune=tune)
@@ -496,7 +495,7 @@ def test_gradients_flow_through_the_normalisation_of_features(spec: Normalisatio
     weights = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
     transform = Transform(spec)
     (transform(inputs) * weights).sum().backward()
-    assert torch.equal(inputs.detach(), kept)  # inputs are not written to
+    assert torch.equal(inputs.detach(), kept)  # `inputs` were not changed
     assert inputs.grad is not None
     exact = rows.double().requires_grad_(True)
     out = {

@@ -1,4 +1,4 @@
-"""Clipped sums of networks: against single rows in float64, and what no row may do to them."""
+"""Clipped sums of networks equal sums over single rows in float64, and rows stay bounded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.finetune.small_networks import Small, added, clipped, gradients,
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {
     "mobilenetv2_100": (64, {}),
     "vit_tiny_patch16_224": (48, {"img_size": 48, "depth": 3}),
-    "resnet26": (64, {"channels": (16, 32, 64, 128)}),  # a quarter of its own
+    "resnet26": (64, {"channels": (16, 32, 64, 128)}),  # a quarter of its channels
     "test_convnext": (64, {}),
     "test_convnext2": (64, {}),
     "test_nfnet": (64, {}),
@@ -36,7 +36,7 @@ warnings = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
 
 def small(seed: int = 0, classes: int = 3) -> Small:
-    """A convolutional network with every second kind of layer."""
+    """Returns a convolutional network with about half of the kinds of layers."""
     torch.manual_seed(seed)
     module = nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1),
@@ -67,7 +67,7 @@ def test_networks_have_the_sums_of_single_rows(name: str) -> None:
     limit = float(rows.norm(dim=1).median())
     total = added(sums(network, limit), inputs, labels, None)
 
-    # Activations near the ends of ReLUs may be cut off in float32 and not in float64.
+    # Activations near a ReLU's ends may be cut off in float32 but not in float64.
     expected = clipped(rows, limit)
     assert (total - expected).norm() < 1e-2 * expected.norm()
 
@@ -93,7 +93,7 @@ def test_automatic_clipping_and_the_norms_before_a_clip() -> None:
     total = added(automatic, inputs, labels, None)
     expected = (0.3 / (rows.norm(dim=1) + STABILITY)) @ rows
     torch.testing.assert_close(total.double(), expected, rtol=1e-4, atol=1e-5)
-    weights = torch.tensor([1.0, 0.5, 0.0, 0.25, 1.0, 1 / 3])  # of what is clipped
+    weights = torch.tensor([1.0, 0.5, 0.0, 0.25, 1.0, 1 / 3])  # weights of clipped gradients
     total = added(sums(network, 0.3), inputs, labels, weights)
     expected = clipped(rows, 0.3, weights.double())
     torch.testing.assert_close(total.double(), expected, rtol=1e-4, atol=1e-5)
@@ -133,7 +133,7 @@ def test_no_row_adds_nothing() -> None:
 
 @pytest.mark.parametrize("clipping", ["fixed", "automatic"])
 def test_gradients_of_zero_add_zero(clipping: str) -> None:
-    # Scores of a million to one: the softmax is one and zero, to the last bit.
+    # With scores of a million to zero, the softmax is exactly one and zero.
     network = small()
     with torch.no_grad():
         network.trained["7.bias"].copy_(torch.tensor([1e6, 0.0, 0.0]))
@@ -157,7 +157,7 @@ def test_rows_without_a_gradient_add_nothing(bad: float, limit: float) -> None:
     inputs[4] = bad
     total = torch.zeros(clipping.size)
     norms = clipping.add_rows(total, inputs, labels, weights)
-    if bad != 3e38:  # what follows may saturate, and have a gradient after all
+    if bad != 3e38:  # later layers may saturate and give a gradient after all
         torch.testing.assert_close(total, expected)
         assert (~norms.isfinite()).nonzero().flatten().tolist() == [1, 4]
     assert total.isfinite().all()

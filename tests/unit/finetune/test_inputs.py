@@ -1,4 +1,4 @@
-"""Inputs: the rows that are asked for, in memory or not, and views of (seed, step, row) alone."""
+"""Inputs: requested rows, from memory or decoded, and views that depend on (seed, step, row)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def picture(row: int, *, turned: bool = False) -> Image.Image:
 
 
 def write_images(folder: Path, *, odd: bool = False) -> SplitTable:
-    """A table of small images; with `odd` one of them is as high as the others are wide."""
+    """Writes a table of small images; `odd` swaps one image's height and width."""
     rows = {"train": range(ROWS), "test": range(20, 23)}
     images = {
         split: [encode(picture(row, turned=odd and row == 7)) for row in each]
@@ -86,7 +86,7 @@ VIEWS = Augment(views=3, flip=True, pad=2)
 def test_images_are_the_table_s(
     tmp_path: Path, less: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In memory where they take exactly the most, and decoded anew where they take a byte more."""
+    """Images that just fit into memory are cached; with a byte more they are decoded each time."""
     monkeypatch.setattr(inputs_module, "DECODED_AT_ONCE", 4)
     most: Any = WANTED.numel() / 1e6 - less
     inputs = images_of(write_images(tmp_path), memory_mb=most)
@@ -123,7 +123,7 @@ def test_images_decoded_anew_and_kept_have_the_same_views(tmp_path: Path) -> Non
 def test_views_depend_on_seed_step_and_row_alone(
     rows: list[int], step: int, flip: bool, views: int, pad: int
 ) -> None:
-    """Each view equals one that a plain mirror, reflecting padding and crop makes."""
+    """Each view equals one of the plain mirrored or unmirrored crops of the reflected image."""
     augment = Augment(views=views, flip=flip, pad=pad)
     index = np.array(rows)
     together = views_of(WANTED[index], augment, key=1, step=step, rows=index)
@@ -143,7 +143,7 @@ def test_views_depend_on_seed_step_and_row_alone(
 
 
 def test_half_of_the_views_are_mirrored_and_all_shifts_are_drawn() -> None:
-    """Over many rows: each of 25 shifts with probability 1 / 25, mirrored or not."""
+    """Each of 25 shifts has probability 1 / 25, mirrored or not, over many rows."""
     rows, image = 4000, torch.arange(49, dtype=torch.uint8).view(1, 1, 7, 7)
     augment = Augment(views=1, flip=True, pad=2)
     made = views_of(image.expand(rows, -1, -1, -1), augment, key=1, step=3, rows=np.arange(rows))
@@ -152,7 +152,7 @@ def test_half_of_the_views_are_mirrored_and_all_shifts_are_drawn() -> None:
     inner = counts[1:6, 1:6]
     assert inner.sum() == rows
     assert np.abs(inner - rows / 25).max() < 5 * (rows / 25) ** 0.5
-    # of what is not mirrored, the middle row rises from left to right in its middle
+    # without mirroring, the middle row rises from left to right at its centre
     mirrored = made[:, 0, 0, 3, 4].int() < made[:, 0, 0, 3, 3].int()
     assert abs(float(mirrored.float().mean()) - 0.5) < 5 * 0.5 / rows**0.5
 
@@ -165,7 +165,7 @@ def test_an_image_of_another_size_is_refused_by_name(tmp_path: Path, memory_mb: 
 
 
 def test_a_backbone_that_gives_no_bytes_is_refused(tmp_path: Path) -> None:
-    """Floats would be cut to bytes in silence."""
+    """Floats would silently be truncated to bytes."""
     floats = bytes_backbone(ToBytes(mode="RGB", steps=to_tensor))
     with pytest.raises(ConfigError, match=r"gives torch\.float32 instead of bytes; choose a"):
         image_inputs(
@@ -230,14 +230,14 @@ def test_activations_are_the_store_s_and_a_part_shares_them(tmp_path: Path, less
     assert whole.kept is None
 
 
-# Keyed streams: words of different purposes, seeds, rows and steps never repeat.
+# Keyed streams never repeat words for different purposes, seeds, rows or steps.
 
 SEEDS, KEYED_ROWS, STEPS = (0, 1, 2, 2**64, 2**127), (0, 1, 2, 3, 250), (0, 1, 2, 3, 1000)
-WORDS = 40  # of each stream, more than a view takes
+WORDS = 40  # per stream, more than a view needs
 
 
 def words_of(name: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> list[Any]:
-    """The first words of each generator of NumPy that a call makes."""
+    """Returns the first words of each NumPy generator that a call makes."""
     real, seen = getattr(np.random, name), []
 
     def watched(*arguments: Any, **named: Any) -> Any:
@@ -253,7 +253,7 @@ def words_of(name: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]
 
 
 def used_names() -> list[str]:
-    """The names of streams in the code, of which some belong to one seed."""
+    """Returns the names of streams in the code; some of them belong to one seed."""
     pattern = re.compile(
         r'(?:open_stream|stream_seed|derived_seed|open_keystream)\([^"()]*"([^"]+)"'
     )

@@ -1,4 +1,4 @@
-"""Adapters: equal to hand-written layers, and to the batch norms whose place they take."""
+"""Adapters equal hand-written layers, and affine maps equal the batch norms they replace."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_channel_affine_keeps_the_type_of_its_input_and_rounds_once() -> None:
     x = torch.full((2, 3, 2, 2), 1000.0, dtype=torch.bfloat16)
     y = layer(x)
     assert y.dtype == torch.bfloat16
-    # 1.001 is 1 in bfloat16: a rounded scale would lose it, float32 gives the nearest number
+    # 1.001 is 1 in bfloat16, so a rounded scale would lose it; float32 gives the nearest number
     assert torch.equal(y, (x.float() * layer.scale.view(-1, 1, 1)).to(torch.bfloat16))
     layer = ChannelAffine(torch.full((3,), 1.003), torch.zeros(3))
     assert layer(x)[0, 0, 0, 0].item() == 1004.0
@@ -59,7 +59,7 @@ def test_lora_is_the_hand_written_sum() -> None:
     base, a, b = nn.Linear(6, 4), filled(2, 6, seed=1), filled(4, 2, seed=2)
     layer = LoraLinear(base, a, alpha=3.0)
     x = filled(5, 7, 6)
-    assert torch.equal(layer(x), base(x))  # b starts from zero
+    assert torch.equal(layer(x), base(x))  # b starts at zero
     with torch.no_grad():
         layer.b.weight.copy_(b)
     merged = base.weight + (3.0 / 2) * b @ a
@@ -67,7 +67,7 @@ def test_lora_is_the_hand_written_sum() -> None:
 
 
 class Small(nn.Module):
-    """A stem, two blocks with linear layers of the same names, and a linear end."""
+    """A stem, two blocks with linear layers of the same names, and a final linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Small(nn.Module):
 
 
 def named(*paths: str) -> nn.Module:
-    """A block with linear layers of these names."""
+    """Returns a block with linear layers at these paths."""
     block = nn.Module()
     for path in paths:
         *folders, name = path.split(".")
@@ -117,7 +117,7 @@ def test_lora_stands_at_its_targets_and_starts_from_the_seed_and_each_layer() ->
     assert not torch.equal(first[path].a.weight, first["blocks.0.qkv"].a.weight)
     large = lora(Small(), rank=1000)[path].a.weight.detach() * 6**0.5
     assert float(large.std()) == pytest.approx(1, abs=0.05)
-    assert float(large.abs().max()) < 2.4  # truncated
+    assert float(large.abs().max()) < 2.4  # from a truncated distribution
 
 
 def test_lora_without_a_layer_or_a_call_is_refused_by_name() -> None:

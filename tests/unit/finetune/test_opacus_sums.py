@@ -1,4 +1,4 @@
-"""`engine: opacus` of networks: the other engine's weights, its check, and what is refused."""
+"""`engine: opacus` for networks: the other engine's weights, the check, and refusals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.unit.finetune.small_networks import of_timm
 def both(
     inputs: Inputs | None = None, *, noise: float = 0.8, physical_batch: int = 64, **values: Any
 ) -> list[np.ndarray]:
-    """The parameters by `ghost` and by `opacus`, with equal seeds."""
+    """Returns the parameters by `ghost` and by `opacus`, with equal seeds."""
     inputs = mlp_inputs() if inputs is None else inputs
     found = []
     for engine in ("ghost", "opacus"):
@@ -53,7 +53,7 @@ def both(
 @pytest.mark.parametrize("batch_size", [7, 1, "full"])
 @pytest.mark.parametrize("steps", [1, 10, 100])
 def test_weights_are_the_other_engine_s(optimiser: str, batch_size: Any, steps: int) -> None:
-    """Batches of one expected row are often empty. Roots of mean squares amplify rounding."""
+    """Batches with one expected row are often empty. Roots of mean squares amplify rounding."""
     wanted, actual = both(
         optimiser=optimiser, batch_size=batch_size, steps=steps, learning_rate=0.01
     )
@@ -88,7 +88,7 @@ def test_rows_without_a_gradient_add_nothing() -> None:
 
 
 def test_the_network_keeps_its_modules() -> None:
-    """Opacus's hooks, and the training mode that it needs, are a copy's."""
+    """Opacus adds its hooks, and sets the training mode it needs, only on a copy."""
     network = mlp_network()
     before = copy.deepcopy(network.module)
     options, inputs = network_options(engine="opacus"), mlp_inputs()
@@ -122,7 +122,7 @@ def check(network: FineTunedNetwork, classes: int = CLASSES) -> None:
 def test_opacus_has_right_gradients_of_networks_of_timm(
     name: str, size: int, more: dict[str, Any]
 ) -> None:
-    """A ResNet adds to the output of a layer in place, which hooks alone would forbid."""
+    """A ResNet adds to a layer's output in place, which hooks alone would forbid."""
     network = of_timm(name, size, **more)
     for child in network.module.modules():
         if hasattr(child, "inplace"):

@@ -1,4 +1,4 @@
-"""Options of networks: what they release, what a study's plan reads from them, what is refused."""
+"""Options of networks: what they release, what a study's plan reads, and what is refused."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_options_that_cannot_be_meant_are_refused(name: str) -> None:
 
 
 def test_every_combination_of_a_search_is_tried() -> None:
-    """Each value is right by itself, but not with the other."""
+    """Each value is valid on its own, but one of the combinations is refused."""
     space = {"average": ["last", "ema"], "ema_decay": [0.9, 0.99]}
     with pytest.raises(ValidationError) as caught:
         of(average="ema", search=SEARCH | {"space": space})
@@ -167,7 +167,7 @@ def facts(item: Mechanism) -> tuple[Any, ...]:
 def test_a_step_releases_one_clipped_sum_of_its_sampled_rows(
     norm: float, steps: int, n: int, tune: Any, clipping: str, size: Any
 ) -> None:
-    """A row adds at most one gradient of norm `max_grad_norm`, whatever is trained."""
+    """Each row adds at most one gradient of norm `max_grad_norm`, whichever part is trained."""
     values: Any = {"max_grad_norm": norm, "tune": tune, "clipping": clipping}
     options = of(**values, steps=steps, batch_size=size, optimiser="adam")
     (item,) = options.list_mechanisms(n)
@@ -206,7 +206,7 @@ def price(items: Any) -> float:
 def test_a_probe_has_its_share_of_the_budget(
     name: str, share: float, values: dict[str, Any]
 ) -> None:
-    """The releases of its head alone, at a noise that gives it its share of the price."""
+    """A probe makes its head's own releases, with noise that matches its share of the price."""
     options = Options.model_validate({"tune": "all", **values, **probe(PROBES[name], share=share)})
     *probed, gradients = options.list_mechanisms(1000)
     alone = method_options(PROBES[name]).list_mechanisms(1000)

@@ -1,4 +1,4 @@
-"""One network on several processes: the releases of one, and an end when a process fails."""
+"""One network on several processes makes a single process's releases; a failure ends all."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from tests.support.waiting_ranks import note_after_ctrl_c, note_and_wait
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 STEPS = 6
-# One row on each rank. Sums of two numbers have one order, but on processors without FMA a row's
-# product depends on the batch's other rows in its last bit.
+# One row per rank, as a sum of two numbers has only one order. But on processors without FMA, the
+# last bit of a row's product depends on the batch's other rows.
 TWO_ROWS: Case = {"rows": 2, "batch_size": "full", "optimiser": "adam"}
-# No row takes part, so a step releases its noise and nothing else.
+# No row takes part, so a step releases only its noise.
 ONLY_NOISE: Case = {"null": True, "batch_size": 8, "average": "ema"}
 CASES: list[Case] = [
     TWO_ROWS,
@@ -52,7 +52,7 @@ CASES: list[Case] = [
     {"optimiser": "momentum", "average": "mean", "batch_size": 8},
     {"optimiser": "lamb", "average": "ema", "batch_size": "full"},
     {"optimiser": "sgd", "batch_size": 5, "units": True, "class_weights": [1, 0.5, 0.5]},
-    {"optimiser": "sgd", "batch_size": 1, "schedule": "warmup_cosine"},  # many empty shares
+    {"optimiser": "sgd", "batch_size": 1, "schedule": "warmup_cosine"},  # many shares are empty
 ]
 
 
@@ -66,7 +66,7 @@ def test_each_row_of_a_batch_is_in_one_share(rows: list[int], count: int) -> Non
 
 @pytest.fixture(scope="module")
 def _forked() -> Iterator[None]:
-    """Forks ranks from a process that has imported their libraries, which take longest to start."""
+    """Forks ranks from a process with imported libraries, because imports take the longest."""
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(["dpprobe.finetune.train", "tests.support.shared_training"])
     with pytest.MonkeyPatch.context() as patch:
@@ -78,7 +78,7 @@ def _forked() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def on_two(_forked: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all cases, trained by two processes."""
+    """Returns the folder with all cases, trained by two processes."""
     folder = tmp_path_factory.mktemp("two")
     run_ranks(partial(train_all, folder=folder), 2, device="cpu")
     return folder
@@ -181,7 +181,7 @@ def test_ctrl_c_leaves_the_end_of_the_ranks_to_their_parent(tmp_path: Path) -> N
 
 
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
-    """Started as a job starts them, each with a Python of its own."""
+    """The processes start as in a job, each with its own Python."""
     program = (
         "from functools import partial\n"
         "from pathlib import Path\n"
@@ -203,7 +203,7 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
 
 
 def _runs(process: int) -> bool:
-    """Returns True unless a process has ended, even if nobody has waited for it."""
+    """Returns False if a process has ended, even if it was not waited for."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -1,4 +1,4 @@
-"""DP training of networks: what is released, when, with which noise; and what it equals."""
+"""DP training of networks: its releases, their order and noise, and equality with plain loops."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from tests.support.tiny_networks import (
 
 
 class RecordedSums:
-    """Remembers every call, and adds nothing."""
+    """Records every call, and adds nothing."""
 
     made: ClassVar[list[RecordedSums]] = []
 
@@ -80,7 +80,7 @@ class RecordedSums:
 
 @pytest.fixture(autouse=True)
 def made() -> list[RecordedSums]:
-    """All `RecordedSums` of a test."""
+    """Returns the list of all `RecordedSums` that a test makes."""
     RecordedSums.made.clear()
     return RecordedSums.made
 
@@ -106,7 +106,7 @@ def train(
 def reference(
     options: Options, inputs: Inputs, noise: float, *, seed: int = SEED
 ) -> list[dict[str, torch.Tensor]]:
-    """The parameters after each step, by a loop of its own: float64 sums and PyTorch's steps."""
+    """Returns the parameters after each step of a plain loop: float64 sums and PyTorch's steps."""
     network = mlp_network()
     (mechanism,) = plan_of(options, inputs.n, noise).mechanisms
     rate = mechanism.sample_rate
@@ -165,7 +165,7 @@ def assert_close(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]
 @pytest.mark.parametrize("batch_size", [1, 8, "full"])
 @pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
 def test_a_training_is_a_plain_loop_s(optimiser: str, batch_size: Any, noise: float) -> None:
-    """Without noise that of a plain optimiser, on the same batches."""
+    """Without noise it equals a plain optimiser on the same batches."""
     options = network_options(
         optimiser=optimiser, batch_size=batch_size, learning_rate=0.1, backbone_rate=0.5
     )
@@ -210,7 +210,7 @@ def test_an_empty_batch_takes_a_noisy_step_that_is_counted(made: list[RecordedSu
     start = flat(mlp_network().trained)
     trained = train(options, inputs, noise=1.0, make_sums=RecordedSums)
     assert trained.steps == 30
-    assert 3 < len(made[0].calls) < 30  # some were empty: 1/e of them in the mean
+    assert 3 < len(made[0].calls) < 30  # some were empty, on average a share of 1/e
     drawn = GaussianNoise([SEED], len(start), CPU)
     total = sum(drawn.draw_steps(1, 0.3)[0, 0].double().numpy().copy() for _ in range(30))
     np.testing.assert_allclose(start - flat(trained.state), total, rtol=1e-4, atol=1e-5)
@@ -320,7 +320,7 @@ def test_sums_get_the_plan_s_norm_and_the_options(made: list[RecordedSums]) -> N
 
 
 def test_rows_that_take_no_part_are_null_rows() -> None:
-    """Batches, noise and divisor are those of all rows; what the others hold changes nothing."""
+    """Batches, noise and divisor cover all rows; excluded rows' content changes nothing."""
     options, inputs = network_options(batch_size=8), mlp_inputs()
     kept = np.arange(inputs.rows) % 3 > 0
     rows = inputs.read_batch(np.arange(inputs.rows), step=None)
@@ -402,7 +402,7 @@ def test_one_label_is_its_one_hot_and_units_of_one_row_are_rows() -> None:
     assert flat(train(plain, alone).state).tolist() == flat(train(plain, units).state).tolist()
 
 
-# Real architectures: views, adapters, cuts and precisions.
+# Real architectures, with views, adapters, cuts and precisions.
 
 
 ROWS, SIZE = 10, 32
@@ -479,7 +479,7 @@ def test_sums_are_those_of_single_rows_in_any_physical_batch(
     start = flat(network_of(model, options_of(values)).trained)
     moved = flat(wanted.state) - start
     assert np.count_nonzero(moved) > 0.5 * len(moved)
-    # Adam's and LAMB's first steps divide by a gradient's size, so rounding of small ones shows.
+    # First steps of Adam and LAMB divide by a gradient's size, which amplifies its rounding.
     loose = 0.02 if "optimiser" in values else 1e-3
     for size in (1, 3, 64):
         trained, network = train_real(model, values, physical_batch=size)
@@ -510,7 +510,7 @@ def test_each_step_takes_views_of_its_own() -> None:
 
 @pytest.mark.parametrize("rate", [1.0, 0.0])
 def test_frozen_parameters_and_buffers_stay(rate: float) -> None:
-    """With a rate of zero, only the head is trained."""
+    """With a rate of zero, only the head changes."""
     model, values = CASES[1][0], {**CASES[1][1], "backbone_rate": rate}
     kept = network_of(model, options_of(values)).module.state_dict()
     trained, network = train_real(model, values)
@@ -520,10 +520,10 @@ def test_frozen_parameters_and_buffers_stay(rate: float) -> None:
         assert torch.equal(one, kept[name]) != moved
 
 
-# The probe: priced in the whole plan, released once, with noise of its own, and then the start.
+# The probe is priced in the whole plan and released once, with its own noise, before training.
 
 
-WIDTH, PROBED = 7, 60  # features, and rows of a probe
+WIDTH, PROBED = 7, 60  # features, and rows for a probe
 
 
 def own_features() -> torch.Tensor:
@@ -549,7 +549,7 @@ def head_network(transform: Transform) -> FineTunedNetwork:
 
 
 def started(weights: np.ndarray, transform: Transform) -> FineTunedNetwork:
-    """A network that starts from a probe."""
+    """Returns a network that starts from a probe."""
     network = head_network(transform)
     start_from(network, weights, transform)
     return network
@@ -569,7 +569,7 @@ PROBES: list[dict[str, Any]] = [
     {"head": "momentum", "steps": 5},
     {"head": "sgd", "batch_size": 12, "steps": 5, "normalize": {"kind": "l2"}},
     {"head": "feature_covariance", "normalize": {"kind": "l2"}},
-    {"head": "feature_covariance"},  # its statistics are priced
+    {"head": "feature_covariance"},  # needs priced statistics
 ]
 
 
@@ -619,7 +619,7 @@ def test_a_probe_is_released_once_under_its_own_plan() -> None:
 
 
 def test_the_probe_has_its_share_of_a_calibrated_budget(tmp_path: Path) -> None:
-    """Full batches: mu^2 adds up, and the probe's part of it is its share."""
+    """With full batches mu^2 adds up, so the probe's part can be compared with its share."""
     options = probed()
     plan = calibrate(
         options.list_mechanisms(PROBED), Target(n=PROBED, epsilon=1.0, delta=1e-3), cache=tmp_path
@@ -637,7 +637,7 @@ def test_the_probe_has_its_share_of_a_calibrated_budget(tmp_path: Path) -> None:
 
 
 def test_probe_and_network_never_share_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two releases with one noise would give their difference away."""
+    """The difference of two releases with equal noise would have no noise."""
     drawn: list[np.ndarray] = []
     draw = noise_module.GaussianNoise.draw_steps
 

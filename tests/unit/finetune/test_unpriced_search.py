@@ -1,4 +1,4 @@
-"""The unpriced search: the same trials whatever happened before, one writer, none repeated."""
+"""The unpriced search resumes with the same trials, has one writer, and repeats no trial."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def quality(options: Options, number: int) -> float:  # noqa: ARG001
 
 
 class Counted:
-    """An objective that notes the trials it is called for, and may stop at one."""
+    """An objective that records its trials and may stop at one of them."""
 
     def __init__(self, stop: int | None = None) -> None:
         self.numbers: list[int] = []

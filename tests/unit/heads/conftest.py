@@ -1,4 +1,4 @@
-"""Fixtures of the heads' tests."""
+"""Fixtures for tests of heads."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Splits rows into several blocks, as in real datasets; small ones would fit into one block."""
-    split_rows(monkeypatch, 100)  # less than a row may take
+    """Splits rows into several blocks, as in real datasets; test data would fit into one block."""
+    split_rows(monkeypatch, 100)  # fewer bytes than a row may need
     monkeypatch.setattr("dpprobe.heads.exact_sums.PIECE_BYTES", 200)
 
 
 @pytest.fixture
 def larger_blocks(several_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Splits hundreds of rows into blocks of several rows, of which a fit needs less time."""
-    del several_blocks  # whose sizes these replace
+    """Splits hundreds of rows into blocks of several rows each, which makes fits faster."""
+    del several_blocks  # only needed to run first
     split_rows(monkeypatch, 2000)
 
 
 def split_rows(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Sets the bytes of a block."""
+    """Sets the size of a block in bytes."""
     for name in ("CPU_BLOCK_BYTES", "CHUNK_BYTES", "PIECE_BYTES"):
         monkeypatch.setattr(f"dpprobe.heads.training_set.{name}", size)

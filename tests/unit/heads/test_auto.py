@@ -1,4 +1,4 @@
-"""`head: auto`: what its rule chooses is a head that fits, by public facts alone."""
+"""`head: auto` chooses a head that fits the data, by public facts only."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def rows(multi_label: bool = False, units: Units | None = None) -> TrainingSet:
     return TrainingSet(features, labels, num_classes=3, units=units)
 
 
-# Both sides of the rule's thresholds, and without noise.
+# Epsilons on both sides of the rule's thresholds, and no noise.
 @pytest.mark.parametrize("epsilon", [0.5, 8.0, math.inf])
 @pytest.mark.parametrize("multi_label", [False, True])
 @pytest.mark.parametrize("unit", ["image", "patient"])
@@ -260,7 +260,7 @@ def test_with_macro_accuracy_auto_balances_unless_the_study_says_otherwise(
 ) -> None:
     facts = replace(facts, metric=metric, multi_label=multi_label)
     written = AUTO if asked is None else AUTO | {"balanced": asked}
-    method = method_options(auto.asked_options(method_options(written)))  # as a job reads it
+    method = method_options(auto.asked_options(method_options(written)))  # like a job
     if multi_label and asked:
         with pytest.raises(ConfigError, match="balanced"):
             method.resolve_choice(facts)
@@ -280,7 +280,7 @@ def test_with_macro_accuracy_auto_balances_unless_the_study_says_otherwise(
 
 
 def test_a_request_without_balanced_has_the_identity_of_earlier_versions() -> None:
-    """So that finished releases of earlier versions stay final."""
+    """Otherwise finished releases of earlier versions would no longer be final."""
     asked = AUTO | {"normalize": "none", "rule": None, "chosen": None}
     assert method_options(AUTO).identity_options() == asked
     identities = [

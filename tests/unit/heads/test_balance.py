@@ -1,4 +1,4 @@
-"""Weights and priors of classes: a unit's contribution, the noise, and all other changes."""
+"""Class weights and class priors: what a unit contributes, the noise, and side effects."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def options(name: str, **values: Any) -> MethodOptions:
 
 @pytest.mark.parametrize("name", [name for name in HEADS if not options(name).normalize.priced])
 def test_no_row_adds_more_than_its_weight(name: str) -> None:
-    """Every release's sums, with a row and with a null row in its place, as an audit sees them."""
+    """Compares every sum with a row to the sum with a null row in its place, as an audit does."""
     features, labels = classes_of(60)
     features *= 50  # every row is clipped
     method = options(name, class_weights=WEIGHTS)
@@ -123,7 +123,7 @@ def released(name: str, **values: Any) -> MethodOptions:
 
 
 def test_counts_are_of_rows_before_class_weights() -> None:
-    """A patient's m rows count 1 / m each, and a null row nothing."""
+    """Each of a patient's m rows counts 1 / m; a null row counts 0."""
     counts = []
     units = Units.number_units([f"{row // 7}" for row in range(ROWS)])
     features = classes_of(ROWS)[0]
@@ -141,7 +141,7 @@ def test_counts_are_of_rows_before_class_weights() -> None:
 @EACH
 @pytest.mark.parametrize("priors", [(0.7, 0.1, 0.15, 0.05), "released"])
 def test_priors_move_the_biases_alone(name: str, priors: Any) -> None:
-    """At the noise that the balanced plan has: counts change nothing of the other releases."""
+    """Releasing class counts does not change the noise of the other releases."""
     method, plain = options(name, class_priors=priors), options(name)
     plan, data = plan_for(method, ROWS, 0.5), TrainingSet(classes_of(ROWS)[0], LABELS, CLASSES)
     others = made_plan([each for each in plan.mechanisms if each.name != CLASS_COUNTS], ROWS)
@@ -189,5 +189,5 @@ def test_a_class_that_nobody_has_and_a_tiny_epsilon_give_finite_shifts(tmp_path:
     heads = fit_heads(method, data, plan, range(20))
     assert heads.priors is not None
     assert np.isfinite(heads.weights).all()
-    # noise alone, whose counts are at most a few standard deviations: no class is boosted by much
+    # the counts are pure noise of at most a few standard deviations: no class is boosted much
     assert heads.priors.max() / heads.priors.min() < 3

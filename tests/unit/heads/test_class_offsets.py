@@ -1,4 +1,4 @@
-"""Mean scores of classes: their sums, their effect, and their purpose."""
+"""Mean scores of classes: the released sums, their effect, and what they improve."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LABELS = torch.tensor([0] * 30 + [1] * 20 + [2] * 9 + [3])
 def fits_of(
     name: str, noise: float, units: Units | None = None, observer: Watching | None = None
 ) -> tuple[Heads, Heads, TrainingSet]:
-    """Returns heads with and without offsets at equal noise in all other releases."""
+    """Returns heads with and without offsets; the noise of all other releases is equal."""
     method = method_options(HEADS[name] | OFFSETS)
     equal = {"class_priors": "released", "prior_share": 0.02 / 0.9}
     plain = method_options(HEADS[name] | equal)
@@ -73,7 +73,7 @@ def scores_of(heads: Heads, index: int, data: TrainingSet) -> npt.NDArray[np.flo
 
 
 class Shown(Watching):
-    """Keeps the values that the release shows."""
+    """Stores the values that a release shows to its observer."""
 
     def __init__(self) -> None:
         super().__init__(through=True)
@@ -86,7 +86,7 @@ class Shown(Watching):
 
 @pytest.mark.parametrize("name", [name for name in HEADS if "whitened" not in name])
 def test_the_sum_is_of_clipped_scores_by_unit_and_class(name: str) -> None:
-    """Compares with a plain loop over units; a null row adds nothing."""
+    """A plain loop over units gives the same sum; null rows add nothing."""
     shown = Shown()
     units = Units.number_units([f"{row // 7}" for row in range(ROWS)])
     _, before, data = fits_of(name, 1.0, units, shown)
@@ -124,7 +124,7 @@ def test_offsets_move_the_biases_alone(name: str) -> None:
 
 
 def test_a_step_brings_the_mean_scores_to_0_where_none_is_clipped() -> None:
-    """With equal classes and scores within the width, the mean clipped score is the mean score."""
+    """With equal classes and no clipping, the mean clipped score is the mean score."""
     features = classes_of(ROWS)[0] * 0.05 + torch.eye(12)[0] * 3
     labels = torch.arange(ROWS) % CLASSES
     method = method_options(HEADS["momentum"] | OFFSETS | {"normalize": "l2", "learning_rate": 1})
@@ -145,8 +145,8 @@ def test_weights_of_zero_take_no_step() -> None:
 def test_few_patients_are_answered_with_both_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A law: where the centre is mostly noise, balanced accuracy rises, over 40 seeds."""
-    split_rows(monkeypatch, 30_000)  # rows have 1,600 bytes
+    """Where the centre is mostly noise, offsets raise the balanced accuracy (40 seeds)."""
+    split_rows(monkeypatch, 30_000)  # a row has 1,600 bytes
     generator = torch.Generator().manual_seed(0)
     n, d, directions = 100, 400, 30
     labels = (torch.arange(n) % 4 > 0).long()

@@ -1,6 +1,6 @@
-"""The clipping proof: no row contributes more than the clipping norm, whatever it holds.
+"""No row contributes more than the clipping norm, whatever its values are.
 
-And the clipped sums, compiled and by PyTorch, against a float64 oracle and against each other.
+Clipped sums, compiled and by PyTorch, equal each other and a float64 oracle.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_no_unit_contributes_more_than_the_clipping_norm(
     kind: str,
     native: bool,
 ) -> None:
-    """For any rows, by their parts one by one; and for any weights: nothing where they overflow."""
+    """Adds up norms of a unit's rows, for any rows and weights; overflowing rows add nothing."""
     labels, several = torch.tensor([label] * len(rows)), [[label & 1, label >> 1, 1, 0]]
     if loss[1]:
         labels = torch.tensor(several * len(rows), dtype=torch.uint8)
@@ -90,7 +90,7 @@ def test_no_unit_contributes_more_than_the_clipping_norm(
 def test_rounding_never_lifts_a_norm_above_the_bound(
     kind: str, native: bool, seed: int, scale: float, classes: int
 ) -> None:
-    """Row by row: the sum over one row is that row's clipped gradient."""
+    """The sum over a single row is that row's clipped gradient."""
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(1, 33, generator=generator) * scale
     rows = rows_of(TrainingSet(features, torch.tensor([seed % classes]), classes), kind)
@@ -174,7 +174,7 @@ def test_a_sum_over_many_rows_does_not_depend_on_threads() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", ["none", "l2"])
 def test_repeated_steps_see_the_weights_of_their_time(device: str, kind: str) -> None:
-    """Also of crops that take turns; on a GPU the steps after the first are a recorded graph."""
+    """Crops may take turns; on a GPU all steps after the first replay a recorded graph."""
     data = [training_set(), training_set(60)]
     crops = [
         rows_of(TrainingSet(features_of(one).to(device), one.labels.to(device), 4), kind)

@@ -1,6 +1,6 @@
-"""Exact sums by a device's float64 products: the CPU's bits, whatever the device's rounding.
+"""Exact sums by a device's float64 products have the CPU's bits, however the device rounds.
 
-Here the device is a processor whose exponentials, quotients and norms may be disturbed.
+Here the device is the CPU; its exponentials, quotients and norms may be disturbed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KINDS = ["none", "l2", "layer_norm", "centred"]
 def both_sums(
     rows: Rows, weights: torch.Tensor, clip: float, *, device: str = "cpu", **options: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sums of all rows and of batches, by the kernels and by products on a device."""
+    """Returns the sums of all rows and of batches, by the kernels and by products on a device."""
     generator = np.random.default_rng(len(rows))
     batches = [generator.integers(0, len(rows), 4 * (2 - seed)) for seed in range(len(weights))]
     found = []
@@ -60,7 +60,7 @@ def both_sums(
 
 
 def disturb(monkeypatch: pytest.MonkeyPatch, classes: int, direction: float | None = None) -> None:
-    """Makes the device round by as much as the proof allows, at random or in one direction."""
+    """Adds the largest rounding errors that the proof allows, at random or in one direction."""
     generator = torch.Generator().manual_seed(1)
     norm, exp, divide = torch.linalg.vector_norm, torch.Tensor.exp_, torch.Tensor.div_
 
@@ -148,7 +148,7 @@ def test_sums_have_the_bits_of_the_kernels(
 def test_a_factor_at_a_whole_number_is_the_kernels(
     monkeypatch: pytest.MonkeyPatch, direction: float, loss: tuple[str, bool]
 ) -> None:
-    """Rows [0, 1] of a head of zeros have probabilities 1/4 or 1/2, and factors without rest."""
+    """A zero head has probabilities 1/4 or 1/2, so the factors of rows [0, 1] are whole numbers."""
     rows = 9
     labels = torch.arange(rows) % 4
     if loss[1]:
@@ -165,7 +165,7 @@ def test_a_factor_at_a_whole_number_is_the_kernels(
 def test_rows_that_are_nearly_right_have_the_kernels_bits(
     monkeypatch: pytest.MonkeyPatch, length: float
 ) -> None:
-    """Their residuals are mostly rounding, and the gradients of long ones are clipped."""
+    """Nearly right rows have residuals of mostly rounding; gradients of long rows are clipped."""
     generator = torch.Generator().manual_seed(3)
     labels = torch.randint(0, 3, (2000,), generator=generator)
     gaps = 5 + 33 * torch.rand(2000, 1, generator=generator)
@@ -182,7 +182,7 @@ def test_rows_that_are_nearly_right_have_the_kernels_bits(
 def test_gradients_near_the_clipping_norm_have_the_kernels_factors(
     monkeypatch: pytest.MonkeyPatch, direction: float | None
 ) -> None:
-    """Their residuals are small, so a device may clip a gradient that the CPU does not clip."""
+    """A device may clip a gradient that the CPU does not clip, because its residuals are small."""
     count = 20_000
     generator = torch.Generator().manual_seed(5)
     data = TrainingSet(torch.zeros(count, 1), torch.zeros(count).long(), 3)
@@ -202,7 +202,7 @@ def test_gradients_near_the_clipping_norm_have_the_kernels_factors(
 def test_a_row_whose_length_is_rounding_alone_has_the_kernels_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A row of small weight: the device sees all classes but one nearly right, the CPU right."""
+    """In this row of small weight, all but one class are right on the CPU, nearly on the device."""
     classes = 3000
     labels = torch.ones(1, classes, dtype=torch.uint8)
     labels[:, 0] = 0
@@ -212,7 +212,7 @@ def test_a_row_whose_length_is_rounding_alone_has_the_kernels_bits(
     rows = rows_of(TrainingSet(torch.full((1, 1), 1e3), labels, classes, public_n=2**30))
     disturb(monkeypatch, classes, -1.0)
     whole = 0
-    for part in np.arange(400, 2000, 50):  # of a clipped factor in whole numbers
+    for part in np.arange(400, 2000, 50):  # parts of a clipped factor in whole numbers
         rows.weights = torch.full((1,), 1 / part)
         kernels, products = both_sums(rows, weights, 2.0**-34, sigmoid=True)
         assert torch.equal(products, kernels)
@@ -222,12 +222,12 @@ def test_a_row_whose_length_is_rounding_alone_has_the_kernels_bits(
 
 @pytest.mark.parametrize("bits", [0, 14, 30])
 def test_products_at_their_bound_are_exact(bits: int) -> None:
-    """Equal rows, with a head along them, whose products and sums grow as large as they can."""
+    """Rows are equal and parallel to the head, so products and sums are as large as possible."""
     data = TrainingSet(
         torch.full((300, 40), -1e3), torch.zeros(300).long(), 2, public_n=max(300, 2**bits)
     )
     weights = torch.full((1, 2, 41), 1e-3, dtype=torch.float64)
-    weights[0, 0] = 1e6  # the label is as wrong as can be
+    weights[0, 0] = 1e6  # the prediction is as wrong as possible
     kernels, products = both_sums(rows_of(data), weights, 1.0, sigmoid=True)
     assert torch.equal(products, kernels)
     largest = 300 * 2.0 ** (entry_bits(data.n) + factor_bits(data.n))
@@ -245,7 +245,7 @@ def test_blocks_and_places_change_no_bit(monkeypatch: pytest.MonkeyPatch, kind: 
         for spare in (0.0, math.inf):
             monkeypatch.setattr(devices, "spare_bytes", lambda _, spare=spare: spare)
             assert torch.equal(both_sums(rows, weights, 0.7, sigmoid=False)[1], wanted)
-            if kind == "none":  # other streams have rows of other bits
+            if kind == "none":  # streams of other kinds round rows differently
                 source = Source(features_of(data).numpy().copy(), 7)
                 stream = rows_of(TrainingSet(source, data.labels, 5), kind)
                 sums = DeviceSums(stream, 0.7, sigmoid=False, pool=None, device=torch.device("cpu"))
@@ -271,7 +271,7 @@ def test_heads_have_the_bits_of_a_fit_on_the_cpu(
 def test_a_device_with_other_products_is_refused(
     monkeypatch: pytest.MonkeyPatch, bits: int
 ) -> None:
-    """One that keeps fewer bits of a product than float64 has."""
+    """The device keeps fewer bits of a product than float64 has."""
     multiply = torch.Tensor.__matmul__
 
     def multiply_roughly(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -292,7 +292,7 @@ def test_a_device_with_other_products_is_refused(
 def test_second_moments_have_the_bits_of_the_kernels(
     monkeypatch: pytest.MonkeyPatch, device: str, kind: str
 ) -> None:
-    """Lengths are exact to the last bit, because a device may round others differently."""
+    """Lengths are passed bit by bit, because a device may round others differently."""
     data = training_set(700, 33, 4)
     lengths = data.lengths
 

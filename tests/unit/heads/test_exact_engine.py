@@ -1,4 +1,4 @@
-"""Steps whose releases are exact: what a row can change, to the last bit, and what that hides."""
+"""Exact steps: how far a row can change a release, to the last bit, and what that hides."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def exact(rows: Rows, clip: float, *, sigmoid: bool = False, constant: float = 1
 
 @pytest.mark.parametrize("weight", [1.0 + 2.0**-23, 200.0, math.nan])
 def test_weights_above_one_are_refused(weight: float) -> None:
-    """They would break the sensitivity, and the bounds of exact products."""
+    """Larger weights would break the sensitivity and the bounds of exact products."""
     rows = normalised(training_set(9, 4, 3), "l2")
     rows.weights = torch.ones(len(rows))
     rows.weights[3] = weight
@@ -75,7 +75,7 @@ def test_sums_are_an_oracle_s_but_for_the_grid(loss: tuple[str, bool], kind: str
             for head, total in zip(weights.numpy(), actual.values, strict=True):
                 start = head / np.append(np.ones(head.shape[1] - 1), 0.7)
                 wanted = oracle_sum(rows, start, index, clip, sigmoid=sigmoid, constant=0.7)
-                # 2^-17 of the clipping norm in each number of each row, at the most
+                # each number of each row has an error of at most 2^-17 of the clipping norm
                 error = np.linalg.norm(total.numpy() - wanted)
                 assert error < len(index) * max(clip, 3) * 2**-16 * wanted.size**0.5 / 4
 
@@ -104,7 +104,7 @@ def test_no_unit_contributes_more_than_the_clipping_norm(
     images: int,
     constant: float,
 ) -> None:
-    """For any rows, denormal and huge ones among them, and weights; in exact arithmetic."""
+    """Uses exact arithmetic; rows and weights include denormal and huge numbers."""
     labels = torch.tensor([label] * images)
     if loss[1]:
         several = [[label & 1, label >> 1, 1, 0]] * images
@@ -140,7 +140,7 @@ def test_any_order_any_blocks_any_threads_the_same_bits(kind: str) -> None:
     torch.set_num_threads(1)
     by_seed = torch.cat([exact(rows, 0.7).sum_all(head[None]).units for head in weights])
     assert torch.equal(by_seed, wanted)
-    if kind != "centred":  # whose stream rounds rows to float32
+    if kind != "centred":  # a stream of centred rows rounds them to float32
         streams = [
             TrainingSet(Source(features_of(data).numpy().copy(), most), data.labels, 5)
             for most in (1, 7, 1000)
@@ -151,7 +151,7 @@ def test_any_order_any_blocks_any_threads_the_same_bits(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["none", "l2", "layer_norm"])
 def test_a_row_in_front_changes_the_sum_by_its_own_part(kind: str) -> None:
-    """The change is at most the sensitivity: the rounding of other rows does not change."""
+    """The rounding of other rows stays the same, so the change is at most the sensitivity."""
     generator = torch.Generator().manual_seed(2)
     features = torch.rand(20_000, 24, generator=generator) + 0.5
     labels = torch.randint(0, 3, (20_000,), generator=generator)
@@ -169,7 +169,7 @@ def test_a_row_in_front_changes_the_sum_by_its_own_part(kind: str) -> None:
 
 
 def test_a_row_is_normalised_alike_in_any_block() -> None:
-    """Exact sums with copied rows need this: a row's bits depend on the row alone."""
+    """Exact sums of copied rows need this: a row's bits must not depend on other rows."""
     generator = torch.Generator().manual_seed(0)
     for threads in (1, 3):
         torch.set_num_threads(threads)
@@ -186,7 +186,7 @@ def test_a_row_is_normalised_alike_in_any_block() -> None:
 
 
 def test_poisson_batches_are_the_keystream_s() -> None:
-    """A step from zero is the sum over the batch that the sampler of the same words draws."""
+    """A step from zero equals the sum over the batch drawn by a sampler with the same keystream."""
     data = training_set()
     options = Options(
         batch_size=20, steps=1, init="zero", learning_rate=1.0, max_grad_norm=0.5, engine="exact"
@@ -201,7 +201,7 @@ def test_poisson_batches_are_the_keystream_s() -> None:
 
 
 class StepByStep(Sgd):
-    """The same steps, which the engine does not take several at a time."""
+    """The same optimiser as a subclass, for which the engine takes only one step at a time."""
 
 
 @pytest.mark.parametrize("normalize", ["none", "l2", "centred"])
@@ -210,7 +210,7 @@ class StepByStep(Sgd):
 def test_steps_at_a_time_are_single_steps(
     monkeypatch: pytest.MonkeyPatch, normalize: str, average: Any, batch_size: int
 ) -> None:
-    """All bits are equal, with rows that add nothing, stopped after any step, with any threads."""
+    """All bits are equal, with null rows, after stopping at any step, and with any threads."""
     data = training_set(601, multi_label=average == "ema")
     features = features_of(data).clone()
     features[2::9], features[3::9, 1], features[4::9], features[5::9] = math.nan, math.inf, 0, 1e-40
@@ -258,7 +258,7 @@ def test_sums_off_their_grid_are_not_released(monkeypatch: pytest.MonkeyPatch) -
     batch, head = (np.arange(9), np.array([4, 5])), np.zeros((1, 4, 8))
     given = np.zeros((2, 32), np.int64), 1.0, np.ones(2), np.zeros(0), np.zeros((4, 8))
     assert sums.take_steps(batch, head.copy(), *given)
-    # factors in steps so small that their integers exceed 2^53
+    # with such small grid steps, the factors as integers exceed 2^53
     sums._given = sums._given._replace(step=sums._given.step * 2.0**-60)
     assert not sums.take_steps(batch, head.copy(), *given)
     monkeypatch.setattr(ExactSums, "take_steps", lambda *_: False)
@@ -277,14 +277,14 @@ def test_a_gpu_is_refused() -> None:
 # --- the attack ---------------------------------------------------------------------------------
 
 TRIALS = 400
-ROWS = 64  # a power of two, like the learning rate: what leaves is the noisy sum itself
+ROWS = 64  # a power of two, like the learning rate, so the weights are the noisy sum itself
 
 
 def guesses_from_low_bits(engine: Any, sigma: float) -> int:
-    """Guesses in 400 trials whether one step's full batch had a row, knowing all others.
+    """Returns how many of 400 guesses are right: did one step's full batch contain a row?
 
-    Of a released number R and a sum S that may be in it: a float32 noise whose sum with S rounds to
-    R exists for the true S always, for another one in half of the places where noise and S cancel.
+    The attacker knows all other rows. A float32 noise whose sum with S rounds to the released R
+    exists always for the true sum S, for a wrong S in half of the positions where both cancel.
     """
     generator = torch.Generator().manual_seed(0)
     features = torch.rand(ROWS, 64, generator=generator) + 0.2
@@ -322,9 +322,9 @@ def guesses_from_low_bits(engine: Any, sigma: float) -> int:
 
 @pytest.mark.parametrize("sigma", [0.75, 7.5, 33.0])  # epsilon 6.1, 0.47, 0.09 at delta 1e-5
 def test_low_bits_of_the_weights_tell_nothing_of_a_row(sigma: float) -> None:
-    """The attack finds the row in float32 steps nearly always, and by chance in exact ones.
+    """With float32 steps the attack nearly always finds the row; with exact steps it guesses.
 
-    It looks at low bits alone, so that chance is a half: within 4 standard errors.
+    It uses only low bits, so guessing is right half of the time, within 4 standard errors.
     """
     assert guesses_from_low_bits("closed_form", sigma) >= 380
     assert 160 <= guesses_from_low_bits("exact", sigma) <= 240

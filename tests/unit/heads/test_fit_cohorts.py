@@ -1,4 +1,4 @@
-"""Heads of several cohorts: one cohort alone is the head as ever, more add up."""
+"""Heads of several cohorts: a single cohort gives the usual head, later cohorts add rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def train(
 def chain(
     head: str, factorisation: Factorisation, *, noise: float, cohorts: int
 ) -> tuple[list[Heads], list[Cohort]]:
-    """Trains a head of each cohort, 120 rows each of one distribution."""
+    """Trains a head for each cohort; each has 120 rows from the same distribution."""
     options = options_of(head)
     features, labels = classes_of(120 * cohorts)
     heads: list[Heads] = []
@@ -70,7 +70,7 @@ def test_a_first_cohort_has_the_bits_of_the_head_alone(head: str) -> None:
 
 @pytest.mark.parametrize("factorisation", [ADDED, HALF_A_YEAR], ids=["added", "factorised"])
 def test_sums_of_cohorts_are_the_sums_of_all_rows(factorisation: Factorisation) -> None:
-    """With next to no noise the last head is the head of all rows together."""
+    """With nearly no noise, the last head equals a head trained on all rows together."""
     heads, kept = chain("least_squares", factorisation, noise=1e-6, cohorts=4)
     pooled, _ = train(options_of("least_squares"), classes_of(480), noise=1e-6)
     np.testing.assert_allclose(heads[-1].weights, pooled.weights, atol=2e-4)
@@ -79,8 +79,7 @@ def test_sums_of_cohorts_are_the_sums_of_all_rows(factorisation: Factorisation) 
 
 @pytest.mark.parametrize("head", ["prototypes", "feature_covariance"])
 def test_each_cohort_adds_its_own_noise_to_the_sums_so_far(head: str) -> None:
-    """Almost without noise, both cohorts' head equals the head of all rows; with noise it
-    differs."""
+    """With almost no noise, both cohorts' head equals the head of all rows; noise changes it."""
     quiet, _ = chain(head, ADDED, noise=1e-6, cohorts=2)
     loud, _ = chain(head, ADDED, noise=1.0, cohorts=2)
     again, _ = chain(head, ADDED, noise=1.0, cohorts=2)
@@ -93,7 +92,7 @@ def test_each_cohort_adds_its_own_noise_to_the_sums_so_far(head: str) -> None:
 @pytest.mark.parametrize("factorisation", [ADDED, HALF_A_YEAR], ids=["added", "factorised"])
 @pytest.mark.parametrize("head", HEADS)
 def test_later_heads_are_better_than_the_first(head: str, factorisation: Factorisation) -> None:
-    """The noise is that of each cohort alone; all six together see six times the rows."""
+    """Each cohort adds only its own noise, but the last head sees six times the rows."""
     heads, _ = chain(head, factorisation, noise=8.0, cohorts=6)
     test = classes_of(2000, seed=0)
     first, last = (accuracy(each, *test) for each in (heads[0], heads[-1]))
@@ -106,7 +105,7 @@ def test_a_small_cohort_hardly_moves_the_last_head_and_releases_what_its_plan_pr
     (last,), (cohort,) = chain("feature_covariance", ADDED, noise=1.0, cohorts=1)
     kept = [replace(cohort, n=10**9)]
     running = RunningSums(ADDED, kept, names=options.running_sums or (), n=400)
-    # counts all releases at its end
+    # `train` checks at its end that all releases were counted
     moved, _ = train(options, classes_of(), noise=1.0, running=running)
     distance = np.linalg.norm(moved.weights - last.weights)
     assert 0 < distance < 0.1 * np.linalg.norm(last.weights)

@@ -1,4 +1,4 @@
-"""The device of a fit: a function of options and of public sizes."""
+"""The device of a fit depends only on options and public sizes."""
 
 from __future__ import annotations
 

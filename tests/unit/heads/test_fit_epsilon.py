@@ -1,4 +1,4 @@
-"""More epsilon is never worse: every head's accuracy by epsilon, on three kinds of features."""
+"""More epsilon never lowers any head's accuracy, on three kinds of features."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dpprobe.training.public_file_check import SYNTHETIC_ROWS
 DELTA = 1e-5
 EPSILONS = (0.5, 1.0, 2.0, 8.0, math.inf)
 SEEDS = tuple(range(4))
-# Standard errors of a difference, over seeds and test rows, by which accuracy may fall.
+# Accuracy may fall by this many standard errors of a difference, over seeds and test rows.
 ERRORS = 2.5
 HEADS: dict[str, dict[str, Any]] = {
     "newton": {"head": "newton"},
@@ -61,9 +61,9 @@ def made_features(
     length: float,
     mean: float = 1.5,
 ) -> Features:
-    """Gaussians around class means, which differ in the `strong` strongest directions.
+    """Draws Gaussian classes whose means differ in the `strong` strongest directions.
 
-    The covariance's eigenvalue j is 1 / j^power. Rows have norms of about `length`.
+    The covariance's eigenvalue j is 1 / j^power. Rows have a mean norm of `length`.
     """
     generator = np.random.default_rng(0)
     scale = np.arange(1, dimension + 1) ** (-power / 2)
@@ -81,7 +81,7 @@ def made_features(
 
 @cache
 def features_of(kind: str) -> Features:
-    if kind == "cnn":  # an effective dimension of a seventh of all
+    if kind == "cnn":  # the effective dimension is a seventh of the dimension
         return made_features(512, 5, 3000, power=0.6, signal=1.0, strong=8, length=32.0)
     if kind == "vit":  # a few strong directions, and long rows
         return made_features(96, 10, 2000, power=1.5, signal=0.45, strong=96, length=42.0)
@@ -92,7 +92,7 @@ def features_of(kind: str) -> Features:
 
 
 def correct_of(head: str, kind: str, epsilon: float, cache: Path) -> np.ndarray[Any, Any]:
-    """Right predictions in percent: 0 or 100, [seeds, test rows]."""
+    """Returns 100 for each correct prediction and 0 for each wrong one, [seeds, test rows]."""
     data = features_of(kind)
     (n, dimension), classes = data.train.shape, int(data.labels.max()) + 1
     facts = DataFacts(
@@ -105,7 +105,7 @@ def correct_of(head: str, kind: str, epsilon: float, cache: Path) -> np.ndarray[
         unit="image",
     )
     options = HEADS[head]
-    if "public_head" in options:  # class means of 10 rows per class, which are no training rows
+    if "public_head" in options:  # class means of 10 rows per class that are not training rows
         path = str(cache / options["public_head"])
         means = [data.test[data.test_labels == k][:10].mean(0) for k in range(classes)]
         save_file({"weights": torch.stack(means) - torch.stack(means).mean(0)}, path)

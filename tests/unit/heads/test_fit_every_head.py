@@ -1,4 +1,4 @@
-"""Every registered head: it learns, repeats itself, and takes bounded memory."""
+"""Every registered head learns, is reproducible, and needs bounded memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dpprobe.heads.training_set import TrainingSet
 from tests.support.feature_stores import write_store
 from tests.support.linear_heads import plan_for
 
-# Options with which a head looks at every row in every pass.
+# Options with which a head uses every row in every pass.
 FULL: dict[str, dict[str, Any]] = {
     "adam": {"batch_size": "full", "steps": 3},
     "auto": {"rule": 1, "chosen": {"head": "feature_covariance"}},
@@ -40,7 +40,7 @@ FULL: dict[str, dict[str, Any]] = {
         "trials": 2,
     },
 }
-# Fewer passes over the large store.
+# Fewer passes, for the large store.
 SHORT = FULL | {"nonprivate": {"penalties": [0.1], "max_iterations": 2, "tolerance": 1.0}}
 EVERY = pytest.mark.parametrize("head", sorted(HEADS))
 
@@ -79,8 +79,8 @@ def test_a_head_learns_without_noise_and_repeats_itself(head: str, small_store: 
 
 ROWS, DIMENSION, CLASSES = 20_000, 512, 10
 WHOLE_MB = ROWS * DIMENSION * 4 / 1e6
-# The same for any number of rows. Half of WHOLE_MB, as stored, would exceed it: every head takes
-# 15 MB or more, and none takes 25. Buffers are a quarter of what they are, and so is the store.
+# The limit holds for any number of rows. Heads need 15 to 25 MB here, so a head that also cached
+# the stored rows (half of WHOLE_MB) would exceed it. Buffers and store are a quarter of real sizes.
 ALLOWED_MB = 30
 
 MEASURE = """
@@ -139,7 +139,7 @@ def large_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def added(large_store: Path, small_store: Path, repository: Path) -> tuple[dict[str, float], str]:
-    """For each head, the megabytes of training on the large store; and errors."""
+    """Returns the megabytes that each head's training on the large store needs, and errors."""
     paths = [str(repository), str(large_store), str(small_store)]
     result = subprocess.run(
         [sys.executable, "-c", MEASURE, *paths, *sorted(HEADS)],
@@ -147,7 +147,7 @@ def added(large_store: Path, small_store: Path, repository: Path) -> tuple[dict[
         text=True,
         timeout=900,
         check=False,
-        # Freed blocks go back at once: what is measured is in use, not malloc's fragments.
+        # Returns freed blocks at once, so that malloc's fragments are not measured.
         env=os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "16384"},
     )
     return dict(map(json.loads, result.stdout.splitlines())), result.stderr

@@ -1,4 +1,4 @@
-"""Each release of every head: how far a unit of privacy moves it, and the noise it gets."""
+"""Every release of every head: how far a unit of privacy changes it, and its noise."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CLASSES = 3
 
 
 class Replaying(Watching):
-    """Has a fit go on with outputs of any size, the same ones for every dataset."""
+    """Replaces each output by random numbers of a given size, equal for every dataset."""
 
     def __init__(self, size: float) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Replaying(Watching):
 
 
 def changes_of(name: str, unit: torch.Tensor, labels: torch.Tensor, size: float) -> dict[str, Any]:
-    """By mechanism, the changes of each release where null rows stand for a unit's rows."""
+    """Returns the changes of each release, by mechanism, if null rows replace a unit's rows."""
     method = method_options(CASES[name])
     others = torch.tensor([[0.5, 0.1, -0.2, 2.0], [1.0, 2.0, 3.0, 0.3], [-4.0, 0.0, 0.2, 0.1]] * 2)
     units = Units.number_units([*"aabcde", *["patient"] * len(unit)])
@@ -123,7 +123,7 @@ ENTRIES = st.sampled_from(
 def test_a_unit_moves_no_release_by_more_than_its_sensitivity(
     name: str, unit: list[list[float]], alike: bool, several: bool, labels: list[int], size: float
 ) -> None:
-    """Whatever a unit's rows hold, and whatever was released before."""
+    """The bound holds for any rows of the unit and any earlier outputs."""
     rows = torch.tensor([unit[0]] * len(unit) if alike else unit)
     targets = torch.tensor(labels)
     if method_options(CASES[name]).multi_label and several:
@@ -139,13 +139,13 @@ def test_a_unit_moves_no_release_by_more_than_its_sensitivity(
 
 @EACH
 def test_a_unit_of_long_rows_nearly_uses_its_sensitivity(name: str) -> None:
-    """Every bound is useful: near the largest contribution of a unit, and for all units."""
+    """Bounds are not loose: a unit of long rows comes near to each of them."""
     unit = torch.tensor([[300.0, -400.0, 100.0, 0.0]] * 7)
     labels = torch.zeros(13, dtype=torch.int64)
     if name in ("least_squares, two labels", "prototypes"):
         labels = torch.tensor([[1, 1, 0]] * 13, dtype=torch.uint8)
     for mechanism, moved in changes_of(name, unit, labels, 1e-6).items():
-        # A unit need not change how many predictions are right.
+        # A unit may leave the number of correct predictions unchanged.
         assert max(moved) > 0.45 or mechanism == "score", mechanism
 
 
@@ -173,7 +173,7 @@ def test_each_release_has_the_noise_that_was_priced(name: str) -> None:
 
 
 class Grids(Replaying):
-    """Keeps the grid and the shape of each release."""
+    """Records the grid step and the shape of each release."""
 
     def __init__(self) -> None:
         super().__init__(1.0)
@@ -186,7 +186,7 @@ class Grids(Replaying):
 
 @EACH
 def test_grids_and_shapes_follow_from_public_facts(name: str) -> None:
-    """Values, labels, and the number of each unit's rows are private."""
+    """Values, labels and the number of rows per unit are private, so they must not matter."""
     method, generator = method_options(CASES[name]), torch.Generator().manual_seed(0)
     seen = []
     for counts, scale in (([1] * 6, 1.0), ([1, 90, 2, 1, 7, 1], 1e9), ([3] * 6, math.nan)):
@@ -236,7 +236,7 @@ def test_the_budget_is_split_as_the_shares_say(
 
 
 class Changed(Watching):
-    """Changes the output of one mechanism, each release by another amount."""
+    """Adds different amounts to the numbers of one mechanism's outputs."""
 
     def __init__(self, mechanism: str) -> None:
         super().__init__(through=True)
@@ -256,11 +256,11 @@ class Changed(Watching):
         (name, item.name)
         for name, values in CASES.items()
         for item in method_options(values).list_mechanisms(60)
-        if values["head"] != "tuned"  # whose score has few values
+        if values["head"] != "tuned"  # the score has few possible values
     ],
 )
 def test_each_release_changes_the_head(name: str, mechanism: str) -> None:
-    """Nothing is paid for and not used."""
+    """The budget pays for no release that is left unused."""
     rows = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
     data, method = TrainingSet(rows, rows[:, :CLASSES].argmax(1), CLASSES), CASES[name]
     plan = plan_for(method_options(method), 60, 1.0)

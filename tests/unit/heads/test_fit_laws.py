@@ -1,7 +1,7 @@
-"""Laws of every head's fit: blocks, names of classes, order of rows, other seeds and crops.
+"""Laws of every head's fit: blocks, class names, order of rows, other seeds, and crops.
 
-Numbers of single heads are held against NumPy, PyTorch, Opacus and scikit-learn in the tests of
-their modules; here, every option of every head.
+Tests of single heads compare numbers with NumPy, PyTorch, Opacus and scikit-learn; these tests
+cover every option of every head.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WHITENED = {"kind": "whitened", "share": 0.3, "moment_share": 0.5, "exponent": 0
 SIGMOID, RELEASED = {"loss": "sigmoid"}, {"class_priors": "released", "prior_share": 0.2}
 BALANCED = {"class_weights": [1, 0.5, 0.25, 0.8], "class_priors": [4, 1, 2, 3]}
 SEARCH = {"search": {"max_grad_norm": [0.1, 1.0], "learning_rate": {"low": 0.1, "high": 9}}}
-# Full batches, which do not depend on the order of rows.
+# Full batches, whose sums do not depend on the order of rows.
 WHOLE: dict[str, dict[str, Any]] = {
     "sgd": FULL,
     "sgd sigmoid": FULL | SIGMOID | {"init_bias": -2.0, "max_grad_norm": 0.1},
@@ -77,7 +77,7 @@ SAMPLED: dict[str, dict[str, Any]] = {
 
 
 def rows_of() -> tuple[torch.Tensor, torch.Tensor]:
-    """Uneven classes in any order; rows of NaN, of zeros, and next to zero."""
+    """Returns unequal classes in mixed order; rows include NaN, a zero and a nearly zero row."""
     generator = torch.Generator().manual_seed(4)
     labels = (torch.arange(ROWS) ** 2 % 11).clamp(max=CLASSES - 1)
     features = torch.randn(ROWS, DIMENSION, generator=generator) + 0.5
@@ -137,7 +137,7 @@ def test_the_order_of_rows_changes_nothing(name: str, noise: float) -> None:
 @pytest.mark.parametrize("name", [each for each in WHOLE if "tuned" not in each])
 def test_without_noise_the_order_of_classes_is_the_order_of_heads(name: str) -> None:
     features, labels = rows_of()
-    order = torch.tensor([2, 0, 3, 1])  # the old number of each new class
+    order = torch.tensor([2, 0, 3, 1])  # maps each new class number to the old one
     values = dict(WHOLE[name])
     first = fit(values, TrainingSet(features.clone(), labels, CLASSES), noise=0.0)
     for option in ("class_weights", "class_priors"):
@@ -180,7 +180,7 @@ def test_a_seed_s_head_does_not_depend_on_other_seeds(name: str, noise: float) -
 def test_one_fit_serves_all_seeds_that_change_nothing(
     values: dict[str, Any], noise: float, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A seed with statistics of its own costs a fit; at epsilon inf often all fits are equal."""
+    """Only seeds with their own statistics need a fit; at epsilon inf all fits are often equal."""
     features, labels = rows_of()
     fits = []
 
@@ -211,7 +211,7 @@ SIGMOIDS = [name for name, values in WHOLE.items() if "loss" in values]
 
 @pytest.mark.parametrize("name", SIGMOIDS)
 def test_one_of_several_labels_is_a_class(name: str) -> None:
-    """With a separate loss per label, one label per row may be given in either form."""
+    """With a separate loss per label, single labels may be given as classes or as one-hot rows."""
     features, labels = rows_of()
     values = WHOLE[name]
     classes = fit(values, TrainingSet(features.clone(), labels, CLASSES), noise=0.0)
@@ -223,12 +223,12 @@ def test_one_of_several_labels_is_a_class(name: str) -> None:
     "name", ["sgd", "sgd exact", "sgd exact whitened", "sgd balanced", "momentum", "adam"]
 )
 def test_null_rows_change_no_head(name: str) -> None:
-    """Rows without values count in n alone: the same rows beside others train the same head."""
+    """Null rows count only in n: changing their labels does not change the head."""
     features, labels = rows_of()
     nulls = features.clone()
     nulls[::3] = torch.nan
     other = labels.clone()
-    other[::3] = (other[::3] + 1) % CLASSES  # what a null row's label is does not matter
+    other[::3] = (other[::3] + 1) % CLASSES  # the label of a null row does not matter
     first = fit(WHOLE[name], TrainingSet(nulls.clone(), labels, CLASSES), noise=0.0)
     second = fit(WHOLE[name], TrainingSet(nulls.clone(), other, CLASSES), noise=0.0)
     assert_equal(first, second, "labels of null rows")
@@ -236,7 +236,7 @@ def test_null_rows_change_no_head(name: str) -> None:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_float64_adds_the_units_of_all_sites_in_each_site_s_steps(name: str) -> None:
-    """A sum of the longest vectors of n units has at most 2^53 steps, however few rows are here."""
+    """A sum of n units' longest vectors has at most 2^53 steps, even if few rows are here."""
     data, steps = TrainingSet(*rows_of(), CLASSES, public_n=2**30), dict[str, float]()
 
     class Watched(Watching):

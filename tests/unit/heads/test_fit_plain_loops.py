@@ -1,4 +1,4 @@
-"""Gradient heads in many settings equal the heads of a plain float64 loop, row by row."""
+"""Gradient heads equal the heads of a plain float64 loop over rows, in many settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Matrix = npt.NDArray[np.float64]
 
 
 def data_of(kind: str) -> TrainingSet:
-    """Uneven classes; a row of NaN, one of zeros, one next to zero and one far out."""
+    """Returns unequal classes, with a row of NaN, a zero row, a nearly zero row and an outlier."""
     generator = torch.Generator().manual_seed(4)
     labels = (torch.arange(ROWS) ** 2 % 7).clamp(max=CLASSES - 1)
     features = torch.randn(ROWS, DIMENSION, generator=generator) + 0.5
@@ -51,7 +51,7 @@ def normalise(rows: Matrix, kind: str) -> Matrix:
 
 
 class Oracle:
-    """The head that a plain loop trains, on all rows in each step and without noise."""
+    """Trains a head by a plain loop, on all rows in each step and without noise."""
 
     def __init__(self, options: GradientOptions, kind: str) -> None:
         data = data_of(kind)
@@ -59,7 +59,7 @@ class Oracle:
         source = data_of("several" if self.several else "rows").features
         assert source is not None
         rows = source.double().numpy()
-        # rows that float32 cannot scale are left out, and add nothing to biases either
+        # rows that float32 cannot scale are ignored, also for biases
         lengths = np.linalg.norm(rows, axis=1)
         self.used = np.isfinite(rows).all(1) & ~((lengths > 0) & (lengths < 1e-18))
         rows = np.append(
@@ -104,7 +104,7 @@ class Oracle:
             beta = 0.99 if options.ema_decay is None else options.ema_decay
             powers = beta ** np.arange(len(every))[::-1]
             weights = np.tensordot(powers / powers.sum(), every, 1)
-        weights = weights * np.append(np.ones(DIMENSION), options.constant)  # of a constant of 1
+        weights = weights * np.append(np.ones(DIMENSION), options.constant)  # for a constant of 1
         priors = options.class_priors
         if isinstance(priors, tuple):
             weights[:, -1] -= np.log(priors) - np.mean(np.log(priors))
@@ -126,7 +126,7 @@ class Oracle:
     def direction(
         self, weights: Matrix, gradient: Matrix, step: int, state: dict[str, Matrix]
     ) -> Matrix:
-        """The step of SGD, of heavy ball, of Adam or of LAMB (You et al. 2019, algorithm 2)."""
+        """Returns the step of SGD, heavy ball, Adam or LAMB (You et al. 2019, algorithm 2)."""
         options: Any = self.options
         if options.head == "sgd":
             return gradient
@@ -175,7 +175,7 @@ def test_a_head_is_that_of_a_plain_loop(
 ) -> None:
     values = values | schedule | average | {"head": head, "batch_size": "full", "init": "zero"}
     exact = values["engine"] == "exact"
-    if exact:  # its grid is a share of the clipping norm, whatever the gradients are
+    if exact:  # grid steps are a share of this norm, so it must not be too large
         values["max_grad_norm"] = min(0.5, values["max_grad_norm"])
     if kind == "several":
         values["loss"] = "sigmoid"
@@ -188,7 +188,7 @@ def test_a_head_is_that_of_a_plain_loop(
     options = method_options(values)
     assert isinstance(options, GradientOptions)
     data = data_of(kind)
-    # next to no noise: at none at all, no gradient is clipped
+    # nearly no noise; with exactly none, gradients would not be clipped
     fitted = fit_heads(options, data, plan_for(options, data.n, noise=1e-9), [3])
     wanted = Oracle(options, kind).train()
     distance = np.linalg.norm(fitted.weights[0] - wanted) / max(1e-3, float(np.linalg.norm(wanted)))

@@ -1,4 +1,4 @@
-"""Rates by rule, the constant, the noise's correction, and the weights that heads start from."""
+"""Learning rates by rule, the constant, the noise correction, and initial weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEEDS = [cell_seed("test", index) for index in range(2)]
 
 
 def test_momentum_s_step_converges_where_one_direction_holds_all() -> None:
-    """v = beta v + h w, w - rate v, at the largest curvature that unit rows can have."""
+    """Iterates v = beta v + h w and w = w - rate v; h is the largest curvature of unit rows."""
     for classes, more in ((2, {}), (10, {}), (10, {"intercept": 1.0}), (10, {"beta": 0.5})):
         for loss, curvature in (("softmax", 1 / classes), ("sigmoid", 0.25)):
             options = momentum.Options.model_validate({"loss": loss, **more})
@@ -49,7 +49,7 @@ def test_momentum_s_step_converges_where_one_direction_holds_all() -> None:
 def test_momentum_s_noise_in_the_logits_is_bounded(
     batch_size: Any, classes: int, bound: float
 ) -> None:
-    """On rows that contribute nothing the weights are the noise, and so are unit rows' logits."""
+    """Rows that contribute nothing leave only noise in the weights, and in logits of unit rows."""
     options = momentum.Options(normalize="l2", batch_size=batch_size, steps=400)
     dead = TrainingSet(torch.full((50, 299), math.inf), torch.zeros(50).long(), classes)
     weights = fit_heads(options, dead, plan_for(options, 50, noise=30.0), SEEDS).weights
@@ -60,7 +60,7 @@ def test_momentum_s_noise_in_the_logits_is_bounded(
 
 
 def test_what_is_released_holds_the_constant() -> None:
-    """The noise on the last number of each class is as large as on the others."""
+    """The released number for each class's constant has as much noise as its other numbers."""
     options = momentum.Options(
         normalize="none", learning_rate=1.0, steps=1, intercept=0.25, max_grad_norm=2.0
     )
@@ -70,7 +70,7 @@ def test_what_is_released_holds_the_constant() -> None:
     assert weights[..., -1].std() == pytest.approx(0.25 * 3 * 2 / 50, rel=0.06)
 
 
-# --- the noise's correction ---------------------------------------------------------------------
+# --- the noise correction -----------------------------------------------------------------------
 
 
 def test_the_noise_s_variance_is_taken_off_the_mean_square() -> None:

@@ -1,4 +1,4 @@
-"""Training by noisy gradient steps, against what it must equal."""
+"""Training by noisy gradient steps equals plain loops and the options' promises."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HEADS = [Options, Momentum, Adam, Lamb]
 
 
 def dead_rows(rows: int, dimension: int, classes: int, device: str = "cpu") -> TrainingSet:
-    """Rows that contribute exactly nothing, so that what is released is the noise."""
+    """Returns rows that contribute exactly nothing, so that only noise is released."""
     features = torch.full((rows, dimension), math.inf, device=device)
     return TrainingSet(features, torch.zeros(rows).long().to(device), classes)
 
@@ -60,7 +60,7 @@ def test_the_weights_are_the_start_less_the_planned_noise(batch_size: Any, devic
     start = initial_weights(options, rows_of(data), SEEDS).cpu().double().numpy()
     expected = 50 if batch_size == "full" else batch_size
     noise = GaussianNoise(SEEDS, 40, torch.device(device))
-    # In the trainer's own blocks: on a GPU the numbers depend on them.
+    # Drawn in the trainer's own blocks, because the numbers on a GPU depend on them.
     stops = record_steps(30)
     parts = [stop - before for before, stop in zip([0, *stops[:-1]], stops, strict=True)]
     total = sum(noise.draw_steps(part, 1.0).cpu().double().sum(1) for part in parts)
@@ -85,7 +85,7 @@ def test_blocks_do_not_depend_on_how_many_seeds_train(
     monkeypatch.setattr(gradient_steps, "NOISE_BYTES", 4 * 40 * 7)
     options = Adam(batch_size=batch_size, steps=200)
     fit_heads(options, dead_rows(50, 9, 4), plan_for(options, 50), list(range(1, seeds + 1)))
-    each = seeds if batch_size == 5 else 1  # seeds draw their batches, and noise, one by one
+    each = seeds if batch_size == 5 else 1  # with batches, each seed draws its noise separately
     assert asked == ([7, 3] * 20 if each == 1 else [*([7, 3] * each)] * 20)
 
 
@@ -99,7 +99,7 @@ def test_blocks_do_not_depend_on_how_many_seeds_train(
 def test_threads_other_seeds_and_pytorch_s_sums_train_the_same_heads(
     head: Any, batch_size: Any, noise: float, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch's are the code for a GPU, run on the CPU and so with the CPU's noise."""
+    """PyTorch's sums are the code for a GPU, run on the CPU with the CPU's noise."""
     data = (
         with_units(2000) if "units" in kind else training_set(2000, multi_label=kind == "several")
     )
@@ -132,7 +132,7 @@ def test_threads_other_seeds_and_pytorch_s_sums_train_the_same_heads(
 @pytest.mark.parametrize("normalize", ["none", "layer_norm"])
 @pytest.mark.parametrize("batch_size", [32, 2000, "full"])
 def test_working_memory_is_bounded(batch_size: Any, normalize: str) -> None:
-    """PyTorch and NumPy hold less than 60 MB at their peak, beside 80 MB of features."""
+    """PyTorch and NumPy need less than 60 MB at their peak, in addition to 80 MB of features."""
     import tracemalloc
 
     from torch.profiler import ProfilerActivity, profile
@@ -140,7 +140,7 @@ def test_working_memory_is_bounded(batch_size: Any, normalize: str) -> None:
     data = training_set(20_000, 1000, 10)
     options = Momentum(batch_size=batch_size, steps=2, normalize=normalize)
     plan = plan_for(options, data.rows)
-    for _ in range(2):  # the first fit and the first profile import modules, which is traced too
+    for _ in range(2):  # the first round also traces the import of modules
         tracemalloc.start()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
             fit_heads(options, data, plan, [1])
@@ -159,7 +159,7 @@ def test_working_memory_is_bounded(batch_size: Any, normalize: str) -> None:
 def test_steps_taken_are_the_steps_priced(
     head: Any, batch_size: Any, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several at a time, as compiled code takes them, or one by one."""
+    """Steps may be taken several at a time by compiled code, or one by one."""
     released: list[str] = []
     gaussian = Releases.release_gaussian
 
@@ -222,7 +222,7 @@ def test_cuda_gives_the_same_sums(head: Any) -> None:
 
 @pytest.mark.parametrize("batch_size", ["full", 30])
 def test_without_privacy_the_mean_gradient_may_be_clipped(batch_size: Any) -> None:
-    """One step moves by at most learning_rate times the bound, and in the same direction."""
+    """A step has the same direction and at most the length learning_rate times the bound."""
     data = training_set()
     plain = Options(batch_size=batch_size, steps=1, learning_rate=2.0, init="zero")
     clipped = plain.model_copy(update={"max_batch_grad_norm": 0.01})
@@ -266,7 +266,7 @@ def test_history_follows_training(loss: str, average: Any) -> None:
     wanted = (losses * weights).sum() / weights.sum()
     assert last["train_loss"] == pytest.approx(float(wanted), rel=1e-5)
     assert actual.history[0]["train_loss"] > last["train_loss"]
-    # Recording changes nothing, and nothing is recorded for nobody.
+    # Recording does not change the head; without a `record`, nothing is recorded.
     silent = fit_heads(options, data, plan_for(options, data.n), SEEDS)
     np.testing.assert_array_equal(silent.weights, actual.weights)
     assert silent.history == []
@@ -274,7 +274,7 @@ def test_history_follows_training(loss: str, average: Any) -> None:
 
 @pytest.mark.parametrize("most", [41, 50, 60])
 def test_the_loss_on_record_is_of_first_rows(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In whole blocks of 20 rows here."""
+    """The loss covers whole blocks, here of 20 rows."""
     monkeypatch.setattr("dpprobe.heads.training_set.CPU_BLOCK_BYTES", 20 * 12 * 4)
     monkeypatch.setattr("dpprobe.heads.history.LOSS_ROWS", most)
     data, options = training_set(), Options(steps=3)

@@ -1,4 +1,4 @@
-"""The non-private ceiling against scikit-learn's, and its choice of penalty."""
+"""The non-private baseline equals scikit-learn's, and chooses its penalty."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fit(data: TrainingSet, seeds: int = 2, record: Any = None, **changes: Any) -
 
 
 def patients(rows: int, seed: int = 0) -> list[str]:
-    """Names of rows: a third belong to one patient, the others to many patients."""
+    """Returns each row's patient: a third of the rows have the same, the others have many."""
     generator = np.random.default_rng(seed)
     return [f"p{0 if row % 3 == 0 else generator.integers(1, rows)}" for row in range(rows)]
 
@@ -65,7 +65,7 @@ def with_units(data: TrainingSet, names: list[str]) -> TrainingSet:
 def sklearn_probabilities(
     data: TrainingSet, penalty: float, *, balanced: bool = False
 ) -> np.ndarray:
-    """With weighted means, deviations and losses; of several labels, each by itself."""
+    """Uses weighted means, deviations and losses; several labels are fitted one by one."""
     weights = None if data.weights is None else data.weights.double().numpy()
     if balanced:
         weights = compute_sample_weight("balanced", data.labels.numpy())
@@ -81,7 +81,7 @@ def sklearn_probabilities(
 
 @pytest.fixture(params=["float32", "float64"])
 def _each_precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Computes as on the CPU, and as on a GPU."""
+    """Computes as on the CPU, or as on a GPU."""
     if request.param == "float64":
         monkeypatch.setattr(devices, "has_kernels", lambda _: False)
 
@@ -97,7 +97,7 @@ def test_solution_is_scikit_learns(kind: str, penalty: float) -> None:
         labels = [data.labels == 1, data.labels >= 2, data.labels % 2 == 0]
         data = TrainingSet(features_of(data), torch.stack(labels, 1).to(torch.uint8), 3)
     balanced = {"balanced": True} if kind == "balanced" else {}
-    if balanced:  # class 3 is rare, and class 4 has no row
+    if balanced:  # class 3 is rare, and class 4 has no rows
         kept = torch.nonzero((data.labels < 3) | (torch.arange(300) < 40)).ravel()
         data = TrainingSet(features_of(data)[kept], data.labels[kept], 5)
     actual = fit(data, penalties=(penalty,), tolerance=1e-6, **balanced)
@@ -121,7 +121,7 @@ def test_one_scale_is_the_root_of_the_mean_variance() -> None:
 
 @pytest.mark.parametrize(("largest", "penalty"), [(1e6, 1e-5), (1.0, 1e-9)])
 def test_rounding_may_outweigh_a_penalty(largest: float, penalty: float) -> None:
-    """An outlier, or features that are exact combinations of others: autograd finds no slope."""
+    """An outlier or dependent features do not stop a fit early: autograd finds no slope left."""
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(520, 4, generator=generator) @ torch.randn(4, 512, generator=generator)
     if largest > 1:
@@ -162,7 +162,7 @@ def test_rows_out_of_the_fold_have_no_say() -> None:
 def test_cross_validation_takes_the_penalty_that_predicts_best() -> None:
     noisy = fit(training_set(90, noise=6.0), record=lambda *_: None, penalties=(1e-5, 1e-1))
     assert noisy.history[0]["penalty"] == 1e-1
-    # Far too strong a penalty on easy data loses to a small one; of equals the largest is taken.
+    # On easy data a very strong penalty loses to a small one; on ties the largest is chosen.
     easy = training_set(300, noise=0.8)
     assert easy.features is not None
     tilted = TrainingSet(easy.features, easy.labels.clamp(max=1), 2)
@@ -188,7 +188,7 @@ def test_a_patient_s_image_in_copies_changes_nothing() -> None:
     record: Any = lambda *_: None  # noqa: E731
     one, other = (fit(data, record=record, tolerance=1e-6) for data in (once, many))
     assert one.history[0]["penalty"] == other.history[0]["penalty"]
-    # features that hardly vary have weights of hundreds, where atol alone is beyond convergence
+    # weights of nearly constant features reach hundreds, so atol alone would be too strict
     np.testing.assert_allclose(one.weights, other.weights, rtol=1e-3, atol=2e-3)
 
 
@@ -207,7 +207,7 @@ def test_the_images_of_a_patient_are_in_one_fold() -> None:
 
 
 def test_the_penalty_of_a_balanced_fit_counts_classes_equally() -> None:
-    """The rare class decides by its recall, although its rows are a tenth of the rows."""
+    """The rare class counts by its recall, although it has only a tenth of the rows."""
     data = training_set(200)
     kept = torch.nonzero((data.labels == 0) | (torch.arange(200) < 20)).ravel()
     few = TrainingSet(features_of(data)[kept], data.labels[kept], 4)
@@ -244,7 +244,7 @@ def test_the_baseline_optimises_the_headline_metric(
 ) -> None:
     followed = Options(balanced=asked).follow_metric(metric, multi_label=several)
     assert followed.balanced is balanced
-    assert Sgd().follow_metric(metric, multi_label=several) == Sgd()  # not even if derived
+    assert Sgd().follow_metric(metric, multi_label=several) == Sgd()  # has no such rule
 
 
 def test_a_balanced_fit_needs_one_label() -> None:
@@ -259,7 +259,7 @@ def test_a_balanced_fit_needs_one_label() -> None:
 def test_only_a_fit_with_too_few_iterations_asks_for_something(
     status: int, level: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SciPy's status 2: no step lowered the loss."""
+    """SciPy's status 2 means that no step lowered the loss."""
     ended = OptimizeResult(success=False, status=status, x=np.zeros(4 * 13))
     monkeypatch.setattr(logistic_regression, "minimize", lambda *_, **__: ended)
     caplog.set_level("INFO", logger="dpprobe")

@@ -1,4 +1,4 @@
-"""`engine: opacus` against the other engine, and its steps priced by Opacus's accountants."""
+"""`engine: opacus` equals the other engine, and Opacus's accountants price its steps."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.support.gpu import needs_gpu
 from tests.support.linear_heads import features_of, no_privacy, plan_for, training_set, with_units
 
 SEEDS = [cell_seed("test", index) for index in range(2)]
-# Tolerances relative to the largest weight. Roots of mean squares, from which the noise's variance
-# is subtracted, amplify the rounding of float32.
+# Tolerances relative to the largest weight. Subtracting the noise's variance from mean squares
+# amplifies float32 rounding in their roots.
 TOLERANCES = {"sgd": 1e-6, "momentum": 3e-6, "adam": 1e-4, "lamb": 1e-4}
 
 
 def both(values: dict[str, Any], data: TrainingSet, noise: float = 0.8) -> list[np.ndarray]:
-    """The heads by `closed_form` and by `opacus`, with equal seeds."""
+    """Returns the heads by `closed_form` and by `opacus`, with equal seeds."""
     heads = []
     for engine in ("closed_form", "opacus"):
         options = method_options({**values, "engine": engine})
@@ -50,7 +50,7 @@ def both(values: dict[str, Any], data: TrainingSet, noise: float = 0.8) -> list[
 @pytest.mark.parametrize("batch_size", [12, 1, "full"])
 @pytest.mark.parametrize("steps", [1, 10, 100])
 def test_weights_are_the_other_engine_s(head: str, batch_size: Any, steps: int) -> None:
-    """Batches of one expected row are often empty."""
+    """Batches with one expected row are often empty."""
     values = {"head": head, "batch_size": batch_size, "steps": steps, "init": "torch"}
     wanted, actual = both(values, training_set(300, 40, 6))
     assert not np.array_equal(wanted[0], wanted[1])
@@ -92,7 +92,7 @@ def test_large_batches_are_formed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def faulty_rows() -> TrainingSet:
-    """Zero rows, and rows that hold NaN, infinity and numbers whose squares overflow."""
+    """Returns rows including zeros, NaN, infinity and numbers whose squares overflow."""
     data = training_set(60)
     features = features_of(data).clone()
     features[[3, 17], [1, 2]] = math.nan
@@ -111,7 +111,7 @@ def test_rows_without_a_gradient_add_nothing(batch_size: Any) -> None:
 
 
 def clipped_sum(kind: Any, gradients: torch.Tensor, clip: float) -> torch.Tensor:
-    """The sum of a class's clipped gradients, [size], of given gradients of rows."""
+    """Returns a class's sum of clipped gradients, [size], given each row's gradient."""
     weight: Any = torch.nn.Parameter(torch.zeros(gradients.shape[1]))
     if kind is OpacusSteps:
         linear = torch.nn.Linear(gradients.shape[1], 1, bias=False)
@@ -139,7 +139,7 @@ def test_clipped_rows_are_opacus_s_except_those_that_would_spoil_the_sum() -> No
     factors = np.minimum(1, 0.7 / (np.linalg.norm(rows, axis=1) + 1e-6))
     np.testing.assert_allclose(kept, factors @ rows, rtol=0, atol=1e-5)
     assert torch.equal(clipped_sum(OpacusSteps, gradients, 0.7), kept)
-    # 1e30: the number is finite, but its square is not.
+    # 1e30 is finite, but its square is not.
     for spoilt in (math.nan, math.inf, -math.inf, 1e30):
         more = torch.cat([gradients, torch.full((1, 30), 0.1)])
         more[-1, 4] = spoilt
@@ -163,7 +163,7 @@ def test_a_step_without_the_plan_s_noise_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_divisor_and_the_noise_are_the_plan_s() -> None:
-    """Rows that add nothing leave the noise: the sum of its squares is a chi-square."""
+    """Without gradients only noise is left, and its sum of squares follows a chi-square law."""
     from scipy.stats import chi2
 
     data = TrainingSet(torch.full((50, 99), math.nan), torch.zeros(50).long(), 10)
@@ -177,7 +177,7 @@ def test_the_divisor_and_the_noise_are_the_plan_s() -> None:
 
 
 class Stepped:
-    """Opacus's accountants; each sees every step of the fits."""
+    """Runs all of Opacus's accountants on every step of the fits."""
 
     def __init__(self) -> None:
         with warnings.catch_warnings():
@@ -210,9 +210,9 @@ def stepped(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Stepped]:
 def test_opacus_s_accountants_price_the_steps_that_opacus_took(
     batch_size: Any, epsilon: float, stepped: Callable[[float], Stepped], tmp_path: Path
 ) -> None:
-    """PRV's epsilon has an error of 0.01. RDP is an upper bound, at most a third above.
+    """PRV's epsilon has an error of 0.01. RDP is an upper bound, at most a third too high.
 
-    The central limit of GDP is exact for full batches, and too low for samples.
+    GDP's central limit is exact for full batches, and too low for samples.
     """
     data = training_set(600, 20)
     options = Options(steps=60, batch_size=batch_size, engine="opacus", average="mean")

@@ -1,4 +1,4 @@
-"""Steps on privatised gradients, and averages of iterates, against PyTorch's and papers'."""
+"""Optimisers of privatised gradients equal PyTorch's and those of papers."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def test_a_gradient_of_zero_moves_nothing() -> None:
 @pytest.mark.parametrize("make", [Sgd, MOMENTUM, ADAM, LAMB])
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_an_optimiser_goes_on_from_a_state(make: Callable[[], Optimiser], taken: int) -> None:
-    """Bit for bit, however the first one goes on."""
+    """The weights are bit-identical, even if another step was taken before restoring."""
     weights, first = start(), make()
     for gradient in gradients()[:taken]:
         first.step(weights, gradient.clone(), 0.1)
     state, other, again = first.copy_state(), weights.clone(), make()
-    again.step(start(), gradients()[-1], 0.3)  # forgets what it did before
+    again.step(start(), gradients()[-1], 0.3)  # a step that restoring must undo
     for gradient in gradients()[taken:]:
         first.step(weights, gradient.clone(), 0.1)
     again.restore_state(state)

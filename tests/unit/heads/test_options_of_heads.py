@@ -1,4 +1,4 @@
-"""Options of heads: what they refuse, release and choose by rule, and where options stand."""
+"""Options of heads: which are refused, what they release, and their default values by rule."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WEIGHTS = [1, 0.5, 0.25]
 FILE = {"init": "file", "init_file": "{dataset}/{backbone}.npz"}
 BUDGET = "takes a share of a privacy budget, but head nonprivate has no budget; write l2 or none"
 NO_LIST = "write a list of two or more values, or low and high"
-# Options that no head takes, and a part of what is said of them.
+# Options that every head refuses, and a part of each error.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"head": "tuned"}, "base: missing; add this key"),
     ({"head": "fine_tune"}, "tune: missing; add this key"),
@@ -145,14 +145,14 @@ EVERY: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", EVERY)
 def test_what_a_head_says_of_itself(name: str) -> None:
-    """Exactness, privacy and sums over cohorts and sites, as docs/methods say of each head."""
+    """Exactness, privacy and sums over cohorts and sites are those that docs/methods states."""
     method = method_options(EVERY[name])
     exact = {"feature_covariance", "least_squares", "newton", "prototypes"}
     sums = {"feature_covariance", "least_squares", "prototypes"}
     assert method.private == (name != "nonprivate")
     assert (method.private_choices is None) == method.private
     assert method.is_exact == (name in exact)
-    # float32 sums and noise are for benchmarks, and say so
+    # engines with float32 sums and noise are for benchmarks and state their limits
     assert bool(method.engine_limits) == (method.private and not method.is_exact)
     assert bool(method.running_sums) == (name in sums)
     if name in sums:
@@ -238,14 +238,14 @@ def test_a_search_is_priced_by_its_mean_number_of_trials() -> None:
     selection = method_options(norms).priced_selection(30)
     assert selection is not None
     assert (selection.mean, set(selection.repeated)) == (2.5, {"score", "gradients"})
-    # a trial that clips to another norm draws noise for that norm
+    # a trial with another clipping norm draws its noise for that norm
     for values, anew in ((norms, True), (TUNED | {"search": {"learning_rate": [1, 2]}}, False)):
         *_, gradients = method_options(values).list_mechanisms(30)
         assert ("own norm" in gradients.released) == anew
     assert method_options(SGD).priced_selection(30) is None
 
 
-# Rates by rule
+# Learning rates by rule
 
 
 def rate_of(
@@ -263,21 +263,21 @@ def test_a_rate_by_rule_falls_with_noise_steps_and_dimension(
 ) -> None:
     sizes = {"dimension": dimension, "classes": classes}
     quiet = rate_of("momentum", steps, **sizes)
-    # without noise the longest step at which heavy ball converges: a part of 2 (1 + beta) / L
+    # without noise, the longest step at which heavy ball converges: a part of 2 (1 + beta) / L
     assert rate_of("momentum", 3 * steps, **sizes) == quiet
     noisy = [rate_of("momentum", steps, noise=noise, **sizes) for noise in (0.1, 1.0, 10.0)]
     assert noisy == sorted(noisy, reverse=True)
     assert noisy[0] <= quiet
-    # where noise decides: noise and the root of the steps divide it
+    # with much noise, the rate is divided by the noise and by the root of the steps
     loud = rate_of("momentum", steps, noise=100.0, **sizes)
     assert rate_of("momentum", 4 * steps, noise=100.0, **sizes) == pytest.approx(loud / 2)
     assert rate_of("momentum", steps, noise=200.0, **sizes) == pytest.approx(loud / 2)
-    # adam's steps have one length per number, whatever the noise
+    # Adam's steps have a fixed length per number, whatever the noise
     adam = rate_of("adam", steps, **sizes)
     assert rate_of("adam", steps, noise=5.0, **sizes) == adam
     assert rate_of("adam", 4 * steps, **sizes) == pytest.approx(adam / 2)
     assert rate_of("adam", steps, **sizes | {"dimension": 4 * dimension}) >= adam / 2 - 1e-12
-    # lamb's steps are shares of the weights' norm
+    # LAMB's steps are shares of the weights' norm
     assert rate_of("lamb", 1000 * steps) == pytest.approx(rate_of("lamb", 2000 * steps) * 2)
 
 
@@ -296,7 +296,7 @@ def test_rates_that_are_written_need_no_rule() -> None:
 def test_auto_whitens_where_the_moment_is_worth_its_share(
     n: int, dimension: int, epsilon: float, several: bool
 ) -> None:
-    """From n mu = 50 sqrt(d) on, with mu of the Gaussian mechanism (Dong et al. 2022)."""
+    """`auto` whitens if n mu >= 50 sqrt(d); mu is the Gaussian mechanism's (Dong et al. 2022)."""
     delta = 1e-4
     facts = DataFacts(
         n=n,
@@ -330,7 +330,7 @@ def test_auto_whitens_where_the_moment_is_worth_its_share(
 def test_shifts_undo_priors_and_leave_the_mean_of_logits(
     priors: list[float], factor: float
 ) -> None:
-    """Menon et al. 2021: logits less the logarithms; only differences of logits matter."""
+    """Menon et al. 2021 subtract the logarithms of priors; only differences of logits matter."""
     shifts = log_shifts(priors)
     assert sum(shifts) == pytest.approx(0, abs=1e-9)
     undone = np.asarray(shifts) + np.log(priors)
@@ -343,9 +343,9 @@ def test_shifts_undo_priors_and_leave_the_mean_of_logits(
     ("counts", "deviation", "floored"),
     [
         ([60, 30, 10], 0.0, [60, 30, 10]),
-        ([60, 30, 10], 10.0, [60, 30, 20]),  # at least twice the noise
+        ([60, 30, 10], 10.0, [60, 30, 20]),  # each is at least twice the noise
         ([60, 30, -500], 10.0, [60, 30, 20]),
-        ([9, 0, 0], 0.0, [9, 1, 1]),  # at least one
+        ([9, 0, 0], 0.0, [9, 1, 1]),  # each is at least one
         ([-3, -5, 1], 100.0, [200, 200, 200]),
         ([9, 1, 0.5], 0.25, [9, 1, 1]),
         ([9, 1, 0.5], 0.75, [9, 1.5, 1.5]),
@@ -366,14 +366,14 @@ def test_noisy_counts_are_raised_to_what_noise_cannot_decide(
 def test_whitened_rows_have_norm_1_in_the_mean_and_loud_directions_shrink(
     exponent: float, ridge: float
 ) -> None:
-    """A = (M + r)^-p, scaled so that the trace of A M A is n: the sum of squared norms."""
+    """A = (M + r)^-p is scaled so that trace(A M A), the sum of squared norms, is n."""
     n, values = 50, torch.tensor([9.0, 0.1]).double()
     matrix = compute_whitener(Spectrum(values, torch.eye(2)), exponent, ridge=ridge, n=n)
     factors = matrix.diagonal()
     assert matrix.tolist() == torch.diag(factors).tolist()
     assert float((values * factors.square()).sum()) == pytest.approx(n)
     assert factors[0] < factors[1]
-    # a ridge keeps quiet directions from being blown up
+    # a ridge limits how much quiet directions grow
     ratio = float(factors[1] / factors[0])
     assert 1 < ratio < (9 / 0.1) ** exponent
     noisier = compute_whitener(Spectrum(values, torch.eye(2)), exponent, ridge=ridge + 1, n=n)
@@ -388,7 +388,7 @@ def test_without_signal_rows_stay_as_they_are() -> None:
     assert torch.allclose(flat, torch.eye(2).double())
 
 
-# Numbers for which 0 means "none".
+# Options for which 0 means "none".
 WITH_ZERO = {"backbone_rate", "beta", "beta1", "beta2", "intercept", "ridge", "warmup"}
 
 
@@ -420,7 +420,7 @@ def test_all_options_of_a_head_stand_in_its_file_and_one_other(name: str) -> Non
 
 @pytest.mark.parametrize("head", ["newton", "feature_covariance", "least_squares"])
 def test_a_damped_head_has_another_identity_than_before(head: str) -> None:
-    """Also as the base of a search; all other heads keep their identity, and so their seeds."""
+    """A search with such a base too. All other heads keep their identity, and so their seeds."""
     identity = method_options({"head": head}).identity_options()
     assert identity["fit_version"] == 2
     tuned = method_options({"head": "tuned", "base": {"head": head}}).identity_options()

@@ -1,4 +1,4 @@
-"""Prototypes: class sums by brute force, and empty classes under noise."""
+"""Prototypes: class sums against brute force, and empty classes under noise."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_without_noise_it_is_the_nearest_class_sum() -> None:
 
 
 def test_directions_are_as_long_as_their_rows_are_certain() -> None:
-    """Of a class whose noisy count is below two deviations, the direction is shortened."""
+    """A class's direction is shortened if its noisy count is below two standard deviations."""
     features, labels = classes_of(2000, 12, 4)
     kept = (labels != 2) & ((labels != 1) | (torch.arange(2000) % 16 == 0))
     options, watching = Options(intercept=0.5), Watching(through=True)

@@ -1,4 +1,4 @@
-"""A public head: start and steps by a plain loop, laws of small and large noise, and refusals."""
+"""A public head: steps against a plain loop, limits of small and large noise, and refusals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def draw_rows(count: int, seed: int) -> tuple[Array, Array]:
 
 
 class Seeing(Watching):
-    """Also keeps the values that a fit shows, by name."""
+    """Also stores the values that a fit shows, by name."""
 
     def __init__(self) -> None:
         super().__init__(through=True)
@@ -75,7 +75,7 @@ def write_head(path: Path, weights: Array) -> Path:
 
 
 def expected_weights(public: Array, kind: str, noise: float, seen: Seeing) -> Array:
-    """Heavy-ball steps by released gradients, times a matrix of all weights, from the start."""
+    """Takes heavy-ball steps by released gradients times a matrix of all weights."""
     classes, (centre, matrix) = np.eye(CLASSES) - 1 / CLASSES, (np.zeros(DIMENSION), None)
     if kind != "l2":
         centre = seen.values[CENTRE].numpy()
@@ -91,7 +91,7 @@ def expected_weights(public: Array, kind: str, noise: float, seen: Seeing) -> Ar
     options = method_options({"head": "momentum", "steps": STEPS, "normalize": kind})
     released = plan_for(options, ROWS, noise).find_mechanism(GRADIENTS)
     deviation = released.noise_scale / ROWS
-    # the rule of momentum: 0.9 times the largest rate that converges; noise of 1 in a logit
+    # momentum's rule: 0.9 times the largest rate that converges; noise of at most 1 in a logit
     longest = 0.9 * 2 * 1.9 / ((1 + INTERCEPT**2) / CLASSES)
     rate = min(longest, 1 / (deviation * math.sqrt(STEPS) / 0.1))
     along, within = longest / rate, min(3.0, longest / rate)
@@ -126,7 +126,7 @@ def test_start_and_steps_are_a_plain_loop(
 
 
 def test_noise_decides_what_a_public_head_changes(tmp_path: Path) -> None:
-    """Laws: nothing without noise; all with much noise; a wrong head fades with little."""
+    """Without noise the head has no effect, with much it decides; with little a wrong one fades."""
     rows, labels = draw_rows(2000, 1)
     units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     head = np.column_stack([_MEANS, -_MEANS @ units.mean(0)])

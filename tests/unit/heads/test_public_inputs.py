@@ -1,4 +1,4 @@
-"""Public files of a fit: opened as the comparison opened them, and refused by their dimension."""
+"""Public files: the dimension is checked, and joined comparisons keep the files of both."""
 
 from __future__ import annotations
 

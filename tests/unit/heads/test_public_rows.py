@@ -1,4 +1,4 @@
-"""Public rows: their mean, the centre that is shrunk towards it, and their second moment."""
+"""Public rows: their mean, the centre shrunk towards their mean, and their second moment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Rows = npt.NDArray[np.float32]
 
 
 def draw_rows(count: int, seed: int, *, directions: int = DIMENSION) -> Rows:
-    """Draws rows around a mean that all seeds share, in so many directions."""
+    """Draws rows that vary in `directions` dimensions around a mean that all seeds share."""
     shared = np.random.default_rng(5)
     mean = shared.standard_normal(DIMENSION)
     basis = np.linalg.qr(shared.standard_normal((DIMENSION, DIMENSION)))[0][:directions]
@@ -49,7 +49,7 @@ def unit(rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def fit_with(path: Path, noise: float, **normalize: Any) -> tuple[Heads, Watching]:
-    """Fits one head on 90 private rows; the normalisation has the public rows of a file."""
+    """Fits a head on 90 private rows; `normalize` may name the file as public rows."""
     method = method_options({"head": "momentum", "steps": 3, "normalize": normalize})
     labels = torch.arange(ROWS) % CLASSES
     public = PublicInputs(hashes={str(path): str(hash_file(str(path)))}, open_rows=open_rows)
@@ -86,7 +86,7 @@ def test_without_noise_public_rows_change_nothing(tmp_path: Path) -> None:
 
 
 def test_a_public_mean_brings_the_centre_nearer(tmp_path: Path) -> None:
-    """A law: with much noise, a mean of similar rows is nearer than 0."""
+    """With much noise, the mean of similar public rows is nearer to the truth than 0."""
     np.save(similar := tmp_path / "similar.npy", draw_rows(400, 1))
     truth = unit(draw_rows(ROWS, 0)).mean(0)
 
@@ -141,7 +141,7 @@ def test_rows_are_whitened_where_public_rows_have_few_directions(
     factors = (values.clip(0) + 3 * values.mean()) ** -0.25
     matrix = (vectors * factors) @ vectors.T
     matrix *= math.sqrt(len(around) / np.square(around @ matrix).sum())
-    first = watching.sums["gradients"][0].double().numpy()  # at weights 0: of whitened rows
+    first = watching.sums["gradients"][0].double().numpy()  # at weights 0, of whitened rows
     centre = heads.transforms[0].arrays[CENTRE].double().numpy()
     whole = unit((unit(unit(draw_rows(ROWS, 0)) - centre)) @ matrix)
     hot = np.eye(CLASSES)[np.arange(ROWS) % CLASSES]

@@ -1,4 +1,4 @@
-"""Rows after a normalisation: what a head sees, in memory and as a stream."""
+"""Rows after normalisation, as a head reads them from memory or from a stream."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_norms_are_those_of_the_rows_with_a_one_appended(value: Any) -> None:
     data = TrainingSet(features(50, 8), torch.zeros(50, dtype=torch.int64), 3)
     rows = rows_of(data, value)
     wanted = (whole(rows).double().square().sum(1) + 1).sqrt()
-    # The float32 of a row may differ from its norm in the last place.
+    # The float32 row may differ from its norm in the last digit.
     torch.testing.assert_close(rows.norms, wanted, rtol=2.0**-24, atol=0)
 
 
@@ -128,7 +128,7 @@ def test_a_stream_gives_the_rows_of_memory(value: Any) -> None:
     assert stream.streamed
     assert stream.direct is None
     torch.testing.assert_close(whole(stream), whole(memory))
-    parts = [block.features.clone() for block in stream.read_blocks(500)]  # shorter than they come
+    parts = [block.features.clone() for block in stream.read_blocks(500)]  # shorter blocks
     torch.testing.assert_close(torch.cat(parts), whole(memory))
     torch.testing.assert_close(stream.norms, memory.norms)
     index = torch.tensor([3, 17, 3])
@@ -175,7 +175,7 @@ def test_centred_rows_are_unit_rows_around_their_mean() -> None:
 
 
 def test_a_centre_of_noise_alone_is_shrunk_away() -> None:
-    """It becomes far shorter than the noise, which is as long as unit rows here."""
+    """The centre becomes far shorter than its noise, which here has the length of unit rows."""
     data = TrainingSet(torch.zeros(10, 4000), torch.zeros(10, dtype=torch.int64), 2)
     value = Centred()
     centre = normalise_rows(data, value, releases(value, 10, noise=3.0)).transform.arrays[CENTRE]
@@ -253,7 +253,7 @@ def test_noise_below_zero_is_no_deviation() -> None:
     value = Channels(channels=2000, max_mean_norm=1.0, max_deviation_norm=1.0)
     arrays = released(torch.zeros(5, 2000), noise=1.0, value=value).transform.arrays
     at_floor = (arrays[CHANNEL_DEVIATIONS] - value.floor**0.5).abs() < 1e-6
-    # With zero rows the distances are the released means': each adds a vector of length 1.
+    # Zero rows are as far away as the released means: each adds a vector of length 1.
     assert float(at_floor.float().mean()) == pytest.approx(0.5, abs=0.05)
 
 
@@ -298,7 +298,7 @@ def test_a_head_publishes_what_was_released_and_uses_it_on_other_rows(noise: flo
 def test_rows_are_normalised_with_full_products_whatever_a_caller_has_set(
     value: Normalisation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row lengths that reduced products rounded would break the claimed sensitivities."""
+    """Reduced-precision products would round row lengths and break the claimed sensitivities."""
     seen = []
 
     def watched(*args: Any) -> Rows:
@@ -325,7 +325,7 @@ N, D, K = 400, 12, 3
 
 
 def quiet_classes(n: int = N, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows whose classes differ where they vary least."""
+    """Returns rows whose classes differ in the directions of least variance."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, K, (n,), generator=generator)
     spread = torch.logspace(0, -2, D)
@@ -370,7 +370,7 @@ def test_noise_alone_leaves_rows_as_they_are() -> None:
 
 
 def test_the_whitener_follows_from_the_released_moment() -> None:
-    """Eigenvalues lose the noise's repulsion: s^2 times the sum of 1 / gap, smoothed over s."""
+    """Eigenvalues are corrected for the noise's repulsion: s^2 sum(1 / gap), smoothed over s."""
     rows, labels = quiet_classes()
     value, watching = Whitened(exponent=0.4), Watching(through=True)
     plan = plan_for(momentum.Options(normalize=value), N, 3.0)
@@ -400,13 +400,13 @@ def test_a_row_is_mapped_by_itself_wherever_it_stands() -> None:
     rows, labels = quiet_classes(3000)
     first = whole(whitened(1.0, TrainingSet(rows, labels, K)))
     order = torch.randperm(3000, generator=torch.Generator().manual_seed(1))
-    # the sums are exact, so that another order releases the same numbers
+    # the sums are exact, so another order of rows releases the same numbers
     data = TrainingSet(rows[order].clone(), labels[order], K)
     assert torch.equal(first[order], whole(whitened(1.0, data)))
 
 
 def test_heads_are_for_rows_as_they_are() -> None:
-    """Scores on rows x are those on z times |A x|, with the same biases."""
+    """Scores of raw rows x are the scores of z times |A x|, with the same biases."""
     rows, labels = quiet_classes()
     out = whitened(1.0, TrainingSet(rows.clone(), labels, K))
     generator = torch.Generator().manual_seed(5)

@@ -1,4 +1,4 @@
-"""Heads whose steps take stored crops of every example in turn."""
+"""Heads whose steps take turns between stored crops of every example."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PATIENTS = Units.number_units([f"{row % 17}" for row in range(120)])
 def with_crops(
     *crops: torch.Tensor, units: Units | None = None, streamed: bool = False
 ) -> TrainingSet:
-    """The rows of `training_set`, and versions of them."""
+    """Returns the rows of `training_set` with the given crops."""
     data = training_set()
 
     def make(features: torch.Tensor, **more: Any) -> TrainingSet:
@@ -70,7 +70,7 @@ def test_crops_take_turns_one_a_pass() -> None:
     full = [crop_at(step, 1.0, 3) for step in range(5)]
     assert full == [(0, 1), (1, 1), (2, 1), (0, 1), (1, 1)]
     assert [crop_at(step, 2**20 / 1_281_167, 3)[0] for step in range(4)] == [0, 1, 2, 0]
-    batches = [crop_at(step, 32 / 1437, 2) for step in range(136)]  # 44.9 steps a pass
+    batches = [crop_at(step, 32 / 1437, 2) for step in range(136)]  # 44.9 steps per pass
     assert [crop for crop, _ in batches] == [0] * 45 + [1] * 45 + [0] * 45 + [1]
     assert [left for _, left in batches[43:47]] == [2, 1, 45, 44]
     assert {crop for crop, _ in (crop_at(step, 0.1, 1) for step in range(40))} == {0}
@@ -88,7 +88,7 @@ ENGINES = [
 def test_crops_that_are_the_rows_train_the_same_head(
     head: Any, engine: str, batch_size: int | str
 ) -> None:
-    """All bits are equal: neither batches nor noise depend on crops."""
+    """All bits are equal, because neither batches nor noise depend on crops."""
     method = head(engine=engine, batch_size=batch_size, steps=30, average="ema", normalize="l2")
     rows = features_of(training_set())
     alone = fit(method, training_set())
@@ -102,14 +102,14 @@ def test_crops_that_are_the_rows_train_the_same_head(
 def test_a_step_sums_one_clipped_gradient_of_each_drawn_example_from_its_crop(
     engine: str, batch_size: Any, streamed: bool, units: Units | None
 ) -> None:
-    """Rows of a patient with m images weigh 1 / m, for each crop."""
+    """In each crop, every one of a patient's m rows has the weight 1 / m."""
     data, watching = with_crops(*versions(), units=units, streamed=streamed), Watching()
     method = Options(engine=engine, batch_size=batch_size, steps=80, init="zero", max_grad_norm=0.9)
     fit_heads(method, data, plan_for(method, data.n), SEEDS[:1], observer=watching)
     (releases,) = watching.sums.values()
     assert len(releases) == 80
     zero, rate = np.zeros((4, 8)), 1.0 if batch_size == "full" else 5 / data.n
-    parts = []  # of each row of each crop
+    parts = []  # the gradient of each row in each crop
     for features in versions():
         rows = rows_of(TrainingSet(features, data.labels, 4))
         parts.append([oracle_sum(rows, zero, np.array([row]), 0.9) for row in range(120)])
@@ -124,7 +124,7 @@ def test_a_step_sums_one_clipped_gradient_of_each_drawn_example_from_its_crop(
         wanted = sum((weights[row] * parts[crop][row] for row in batch), np.zeros((4, 8)))
         assert (
             np.linalg.norm(actual.double().numpy() - wanted) < 1e-3
-        )  # of the grid; crops differ by more than 0.1
+        )  # rounding to the grid; crops differ by more than 0.1
         used.add(crop)
     assert used == {0, 1, 2}
 
@@ -134,7 +134,7 @@ def test_a_step_sums_one_clipped_gradient_of_each_drawn_example_from_its_crop(
 def test_a_null_patient_changes_the_sum_of_any_crop_by_at_most_the_sensitivity(
     kind: str, class_weights: tuple[float, ...] | None
 ) -> None:
-    """A patient's images and all their crops are one unit of privacy."""
+    """All crops of a patient's images belong to one unit of privacy."""
     long = [crop * torch.logspace(-3, 3, 120)[:, None] for crop in versions()]
     method = Options(class_weights=class_weights)
 
@@ -175,7 +175,7 @@ def test_a_crop_without_values_is_a_row_of_zeros(normalize: str) -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_each_crop_is_normalised_as_the_rows_are(kind: str, streamed: bool) -> None:
-    """It uses the statistics of the central parts; these crops are the rows in another order."""
+    """Crops use the statistics of the central parts; here they are the rows in another order."""
     options: dict[str, dict[str, Any]] = {
         "group_norm": {"groups": 1},
         "channels": {"channels": 7, "max_mean_norm": 3.0, "max_deviation_norm": 3.0},
@@ -214,7 +214,7 @@ def test_heads_of_sums_over_all_rows_read_the_central_parts_alone(method: Method
 
 
 def test_crops_follow_labels_and_units_that_are_put_in_place_of_others() -> None:
-    """An audit's shadow heads each leave out one unit; rows are cleared once."""
+    """An audit's shadow heads each leave out one unit; bad rows are cleared only once."""
     crops = versions()
     crops[1][5] = math.nan
     data = with_crops(*crops)

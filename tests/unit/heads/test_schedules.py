@@ -1,4 +1,4 @@
-"""Rates over the steps and averages of iterates: PyTorch's schedulers, and plain loops."""
+"""Learning rates over steps equal PyTorch's schedulers; averages equal plain loops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def options_of(**values: Any) -> GradientOptions:
 
 
 def rates_of_torch(kind: type[LRScheduler], steps: int, highest: float) -> list[float]:
-    """The rates that a scheduler of PyTorch gives to so many steps."""
+    """Returns the learning rates of a PyTorch scheduler for the given number of steps."""
     optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=highest)
     scheduler = kind(optimiser, steps)
     rates = []
@@ -63,7 +63,7 @@ def test_a_constant_rate_is_constant_and_a_rule_s_rate_replaces_it(steps: int, r
 
 @given(values=st.lists(st.floats(-5, 5), min_size=1, max_size=20), decay=st.floats(0.01, 0.99))
 def test_averages_are_those_of_all_weights(values: list[float], decay: float) -> None:
-    """The mean; and the moving average of Kingma and Ba 2015, section 3: sum over 1 - decay^t."""
+    """Compares with the mean, and the moving average of Kingma and Ba 2015, section 3."""
 
     def moved(options: GradientOptions) -> float:
         rates = mixing_rates(options, len(values))

@@ -1,4 +1,4 @@
-"""Values that a search may choose: within their ends, at even distances, tried at each end."""
+"""Values that a search may choose: within their ends, evenly spaced, and both ends tried."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_place_is_a_share_of_the_way_or_of_the_logarithms(
         wanted = math.exp(math.log(low) + place * math.log(high / low))
     else:
         wanted = low + place * (high - low)
-    assert value == pytest.approx(wanted, rel=1e-5)  # six digits
+    assert value == pytest.approx(wanted, rel=1e-5)  # values have six digits
     assert len(f"{value:.15g}".replace(".", "").lstrip("0").rstrip("0").split("e")[0]) <= 6 or (
         value in (low, high)
     )

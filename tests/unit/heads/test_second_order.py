@@ -1,4 +1,4 @@
-"""Second moments under clipping and noise: sensitivity by brute force, estimates, steps."""
+"""Clipped and noisy second moments: sensitivity by brute force, estimates, and steps."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def design_of(
 
 
 def tilted(design: Design) -> torch.Tensor:
-    """Float64 [n, d + 1]: the clipped rows with their constants."""
+    """Returns the clipped rows with their constants, float64 [n, d + 1]."""
     pieces = []
     for p in design.read_pieces():
         features = p.features.double() * p.scale[:, None]
@@ -81,12 +81,12 @@ def test_the_gradient_of_a_short_row_is_clipped_as_well(length: float) -> None:
 
 @pytest.mark.parametrize("private", [False, True])
 def test_sums_are_those_of_numpy_and_of_a_stream(private: bool) -> None:
-    """More columns than a panel, several blocks."""
+    """The rows have more columns than a panel, and take several blocks."""
     features, labels = classes_of(150, 530, 3)
     design = design_of(features, labels, private=private, intercept=0.5, max_row_norm=60.0)
     rows = tilted(design).numpy()
     assert private == bool((np.linalg.norm(rows[:, :-1], axis=1) < 60.001).all())
-    # rows are rounded towards zero to 2^-17 of the longest
+    # rows are rounded towards zero to 2^-17 of the longest row
     tolerance = 1e-12 if not private else 1e-3
     actual = second_moment(design).values.numpy()
     scale = np.abs(rows.T @ rows).max()
@@ -118,7 +118,7 @@ def centred(
 
 
 def test_centred_rows_without_copies_are_the_centred_rows() -> None:
-    """Sums against those of the rows that the transform makes, unusable ones among them."""
+    """Sums equal sums over the transform's rows; some rows are unusable."""
     features, labels = with_unusable(*classes_of(80, 9, 3))
     centre = torch.nn.functional.normalize(classes_of(80, 9, 3)[0]).mean(0)
     design = centred(features, labels, centre, intercept=0.3, max_row_norm=0.8)
@@ -142,7 +142,7 @@ def test_centred_rows_without_copies_are_the_centred_rows() -> None:
 @pytest.mark.parametrize("clip", [1.0, 0.3, 1e-2, 1e-4])
 @pytest.mark.parametrize("gap", [1.0, 1e-3, 1e-6, 1e-7, 0.0])
 def test_rows_next_to_the_centre_stay_within_their_norm(gap: float, clip: float) -> None:
-    """Also where a difference is rounding alone, as float32 makes it."""
+    """Differences to the centre may be float32 rounding only."""
     generator = torch.Generator().manual_seed(0)
     centre = torch.nn.functional.normalize(torch.randn(1, 40, generator=generator))[0]
     features = 3 * (centre + gap * torch.randn(30, 40, generator=generator))
@@ -158,7 +158,7 @@ def test_rows_next_to_the_centre_stay_within_their_norm(gap: float, clip: float)
 
 @pytest.mark.parametrize("clip", [1.0, 1e-2, 1e-4])
 def test_a_row_at_the_centre_but_for_its_last_bits_stays_within_its_norm(clip: float) -> None:
-    centre = torch.tensor([1.0, 5e-17])  # 2^-54 apart in an entry that float32 resolves
+    centre = torch.tensor([1.0, 5e-17])  # 2^-54 from the row, in an entry that float32 resolves
     for length in (1000.0, 3.0, 7.7, 123.4):
         row = torch.tensor([[length, 1e-30]])
         design = centred(row, torch.tensor([0]), centre, intercept=0.0, max_row_norm=clip)
@@ -189,7 +189,7 @@ def test_labels_of_a_row_are_shortened_to_the_limit_and_keep_their_direction(
 def test_many_classes_and_a_short_clip_leave_the_gradient_its_direction(
     sigmoid: bool, clip: float, bias: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the grid of 1,281,167 rows: rounding towards zero takes little of each residual."""
+    """With the grid for 1,281,167 rows, rounding towards zero takes little of each residual."""
     for name in ("entry_bits", "factor_bits"):
         bits = getattr(grid, name)(1_281_167)
         monkeypatch.setattr(second_order, name, lambda _, bits=bits: bits)
@@ -210,7 +210,7 @@ def test_many_classes_and_a_short_clip_leave_the_gradient_its_direction(
 def sums_of(
     features: torch.Tensor, labels: torch.Tensor, centre: torch.Tensor, units: Units | None = None
 ) -> list[GridSum]:
-    """Every sum over rows that a second-order head releases."""
+    """Returns every sum over rows that a second-order head releases."""
     design = centred(features, labels, centre, units, intercept=0.3)
     head = torch.randn(3, features.shape[1] + 1, generator=torch.Generator().manual_seed(0))
     loss = Loss(sigmoid=False, clip=0.5)
@@ -232,7 +232,7 @@ def sums_of(
 def test_sums_are_the_same_bits_in_any_order_block_and_thread(
     of_units: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Among rows that sum to nothing in float32, and rows next to the centre."""
+    """Some rows are so small that float32 would lose them, and some are next to the centre."""
     features, labels = with_unusable(*classes_of(700, 33, 3))
     features[:200] *= 1e-6
     centre = torch.nn.functional.normalize(features[300:400]).nan_to_num().mean(0)
@@ -291,7 +291,7 @@ def test_spectrum_estimates_the_matrix_better_than_clamping() -> None:
 
 @pytest.mark.parametrize("part", [0.5, 1.0, 1.2, 2.0, 4.0])
 def test_no_damped_step_overshoots_far(part: float) -> None:
-    """In one direction of A; its eigenvalue is a part of the noise."""
+    """The matrix has one direction, with an eigenvalue of `part` times the noise's."""
     d, step, deviation = 400, 0.6, 10.0
     hidden = deviation * math.sqrt(d / 2)
     truth = torch.zeros(d, d, dtype=torch.float64)
@@ -301,13 +301,13 @@ def test_no_damped_step_overshoots_far(part: float) -> None:
     regularised = truth + ridge * torch.eye(d, dtype=torch.float64)
 
     def longest_step(added: float) -> float:
-        """The largest part of a direction's error that a step removes; 1 removes the error."""
+        """Returns the largest share of a direction's error that a step removes; 1 removes all."""
         root = found.vectors.double() / (found.values + added).sqrt()
         return step * float(torch.linalg.eigvalsh(root.T @ regularised @ root)[-1])
 
     assert longest_step(damp_ridge(ridge, step, deviation, d)) < 1.15
     if part == 1:
-        assert longest_step(ridge) > 2  # diverges
+        assert longest_step(ridge) > 2  # steps would diverge
     assert damp_ridge(ridge, step, 0.0, d) == ridge
 
 
@@ -328,7 +328,7 @@ def test_solve_and_noise_gain_are_numpys() -> None:
 
 
 def test_lambda_is_the_noises_or_the_floor() -> None:
-    """With noise by public quantities; without noise by the rows' own lengths."""
+    """With noise, lambda follows from public quantities; without noise, from the rows' lengths."""
     features, labels = classes_of(60, 8, 3)
     private, plain = (design_of(features, labels, private=each) for each in (True, False))
     floor = floor_ridge(9, 1.04)
@@ -348,7 +348,7 @@ def test_lambda_is_the_noises_or_the_floor() -> None:
 
 @pytest.mark.parametrize("head", ["least_squares", "feature_covariance", "newton"])
 def test_without_noise_as_many_features_as_rows_do_no_harm(head: str) -> None:
-    """Where lambda = 0 fits the labels' chance."""
+    """With lambda = 0, the head would fit the labels' chance."""
     features, labels = classes_of(4090, 90, 3, noise=6.0)
     accuracies = []
     for values in ({}, {"ridge": 0}):
@@ -359,7 +359,7 @@ def test_without_noise_as_many_features_as_rows_do_no_harm(head: str) -> None:
 
 
 def test_step_rate_holds_the_noise_of_logits() -> None:
-    """The second moment of these random rows is released without error."""
+    """The rows are random, and their second moment is released without error."""
     rows = torch.randn(500, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     actual: Spectrum = estimate_spectrum(rows.T @ rows, 0.0)
     rate = step_rate(10.0, 300.0, actual.noise_gain(5.0), 500)
@@ -377,7 +377,7 @@ def test_step_rate_holds_the_noise_of_logits() -> None:
 def test_no_grid_is_too_coarse_for_the_clip(
     bits: int, kernels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row by row, on the CPU and as on a GPU: factors are rounded towards zero."""
+    """Tests row by row, on the CPU and as on a GPU: factors are rounded towards zero."""
     monkeypatch.setattr(second_order, "factor_bits", lambda _: bits)
     monkeypatch.setattr(devices, "has_kernels", lambda _: kernels)
     features, labels = classes_of(60, 9, 4)
@@ -394,7 +394,7 @@ def test_no_grid_is_too_coarse_for_the_clip(
 def test_gradients_on_a_gpu_are_those_on_the_cpu(
     sigmoid: bool, private: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for last bits of probabilities, a step of a factor or less."""
+    """Gradients differ only by rounding of probabilities, at most one step of a factor."""
     monkeypatch.setattr("dpprobe.heads.training_set.CPU_BLOCK_BYTES", 4_000)
     features, labels = classes_of(300, 9, 4)
     design = design_of(features, labels, 4, private=private, intercept=0.3)
@@ -425,7 +425,7 @@ def whole_numbers(values: torch.Tensor) -> Any:
 def test_sums_are_those_of_python_s_whole_numbers(
     seed: int, shape: tuple[int, int, int], sigmoid: bool, bad: Any, agreed: int, block: int
 ) -> None:
-    """Of rounded rows and factors, one at a time; zeros, NaN and infinity among the rows.
+    """Sums rounded rows and factors one at a time; some rows are zero, NaN or infinite.
 
     No row adds more than the sensitivities.
     """
@@ -442,7 +442,7 @@ def test_sums_are_those_of_python_s_whole_numbers(
     head, loss = torch.randn(classes, d + 1, generator=generator), Loss(sigmoid=sigmoid, clip=0.4)
     steps, factors = second_order.Steps.make_steps(design, loss, classes), design.make_factors(head)
     squares, sums = (np.zeros((size, d + 1), object) for size in (d + 1, classes))
-    for piece in design.read_pieces(10**9):  # one row at a time
+    for piece in design.read_pieces(10**9):  # each piece is one row
         (row,) = whole_numbers(design.fill_block(piece, design.make_block(1), design.step))
         squares = squares + np.outer(row, row)
         unit = design.fill_block(design.unit_rows(piece), design.make_block(1), steps.entry)
@@ -460,7 +460,7 @@ def test_sums_are_those_of_python_s_whole_numbers(
         )
         outer = np.outer(whole_numbers(residual)[0], whole_numbers(unit)[0])
         sums = sums + outer
-        # the sensitivities, in exact arithmetic
+        # checks the sensitivities in exact arithmetic
         assert sum(row**2) * Fraction(design.step) ** 2 <= Fraction(design.longest) ** 2
         step = Fraction(steps.entry) * Fraction(steps.factor)
         assert (outer**2).sum() * step**2 <= Fraction(loss.clip) ** 2

@@ -1,4 +1,4 @@
-"""Second-order heads: numpy's and scikit-learn's without noise, bounds, papers, and units."""
+"""Second-order heads: NumPy and scikit-learn without noise, bounds, papers, and units."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.usefixtures("larger_blocks")
 
 
 def test_least_squares_without_noise_are_numpys() -> None:
-    """With one label per row and with several, rows far beyond max_row_norm."""
+    """Rows have one label or several, and exceed max_row_norm by far."""
     for several in (False, True):
         features, labels = classes_of(several=several)
         fitted = fit(least_squares.Options(normalize="none", ridge=0), features, labels, 4)
@@ -112,7 +112,7 @@ def test_published_settings_are_the_published_update() -> None:
 
 @pytest.mark.parametrize("hessian", ["shared", "per_class"])
 def test_newton_s_steps_are_a_plain_loop(hessian: Any) -> None:
-    """A shared Hessian is the mean of all so far, of the classes' mean curvature."""
+    """A shared Hessian is the running mean, with each step's mean curvature over classes."""
     options = newton.Options(
         normalize="none",
         loss="sigmoid",
@@ -132,7 +132,7 @@ def test_newton_s_steps_are_a_plain_loop(hessian: Any) -> None:
     moments = torch.zeros(3, 4, 4, dtype=torch.float64)
     for step in range(3):
         p = torch.sigmoid(rows @ weights.T + 0.5)
-        curvatures = (p * (1 - p) * (2 + 2 * math.cosh(0.5))).clamp(max=1)  # over the start's
+        curvatures = (p * (1 - p) * (2 + 2 * math.cosh(0.5))).clamp(max=1)  # by the start's
         if hessian == "shared":
             curvatures = curvatures.mean(1, keepdim=True).expand(-1, 3)
         now = torch.stack([rows.T @ (each[:, None] * rows) for each in curvatures.T])
@@ -144,7 +144,7 @@ def test_newton_s_steps_are_a_plain_loop(hessian: Any) -> None:
 
 
 class Flat(Watching):
-    """Continues each fit with a multiple of the identity, and with 1, 2, 3 for other sums."""
+    """Replaces matrices by a multiple of the identity, and other sums by 1, 2, 3, ..."""
 
     def __init__(self, eigenvalue: float) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class Flat(Watching):
 def test_the_ridge_is_the_given_one_or_the_rule_for_noise(
     values: dict[str, Any], ridge: float | None
 ) -> None:
-    """Weights are b (a + ridge)^-1 for a released matrix a I, so that two fits tell the ridge."""
+    """A released matrix a I gives weights b / (a + ridge), so two fits reveal the ridge."""
     classes, dimension, rows = 3, 15, 300
     method = method_options({**values, "normalize": "l2", "intercept": 0, "ridge": ridge})
     plan = plan_for(method, rows, 5.0)
@@ -186,7 +186,7 @@ def test_the_ridge_is_the_given_one_or_the_rule_for_noise(
     if ridge is None:
         matrix, target = (each.noise_multiplier for each in plan.mechanisms)
         ridge = math.sqrt(dimension + 1) * (0.07 * matrix + 0.02 * classes * target)
-        if method.head == "least_squares":  # half of the noise's reach, at least
+        if method.head == "least_squares":  # at least half of the noise's reach
             ridge = max(ridge, 0.5 * (ridge + matrix * math.sqrt((dimension + 1) / 2)))
     assert found == pytest.approx(ridge, rel=1e-3)
 
@@ -203,7 +203,7 @@ def test_a_diverged_head_is_refused() -> None:
 def test_public_covariance_is_the_private_one_of_other_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As many rows as the private ones count for: here rows of twice their length, twice."""
+    """A public sum is scaled to n: here its rows are twice as long and twice as many."""
     features, labels = classes_of()
     public = 2 * torch.cat([features, features])
     rows = public.numpy()
@@ -225,7 +225,7 @@ def test_public_covariance_is_the_private_one_of_other_rows(
 
 
 def descent_of(options: newton.Options, features: torch.Tensor, labels: torch.Tensor) -> Descent:
-    """A private one, on 4 classes."""
+    """Returns a private descent on 4 classes."""
     rows = rows_of(features, labels, 4)
     releases = Releases(plan_for(options, rows.n, 1.0), (1,), rows.device)
     clip = options.gradient_bound * options.gradient_scale(4)
@@ -245,7 +245,7 @@ def descent_of(options: newton.Options, features: torch.Tensor, labels: torch.Te
 def test_bounds_that_gradients_have_by_themselves_clip_nothing(
     loss: Any, bias: Any, steps: int, bound: float
 ) -> None:
-    """The derivation, and that it costs no bias: the clipped sum is the plain one."""
+    """The bound is derived correctly and causes no bias: the clipped sum equals the plain sum."""
     options = newton.Options(
         normalize="none", loss=loss, max_grad_norm=None, steps=steps, init_bias=bias, intercept=0
     )
@@ -266,7 +266,7 @@ def test_bounds_that_gradients_have_by_themselves_clip_nothing(
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 def test_curvatures_are_second_derivatives_over_their_bound(loss: Any) -> None:
-    """Of each class's logit; a softmax has one curvature for all classes, their mean."""
+    """Sigmoids have a curvature for each class's logit; softmax uses their mean for all classes."""
     features, labels = classes_of(30, 3, 4)
     options = newton.Options(normalize="none", loss=loss, max_grad_norm=None, init_bias=0.0)
     descent = descent_of(options, features, labels)
@@ -283,7 +283,7 @@ def test_curvatures_are_second_derivatives_over_their_bound(loss: Any) -> None:
         logits = descent.design.compute_logits(block, factors)
         targets = torch.nn.functional.one_hot(labels[piece.start : piece.stop], 4)
         curvatures = second(logits.double(), targets.double()).diagonal(dim1=1, dim2=2)
-        if loss == "softmax":  # p (1 - p) has the largest mean where all p are 1 / 4
+        if loss == "softmax":  # the mean of p (1 - p) is largest if every p is 1 / 4
             expected = curvatures.mean(1, keepdim=True) / (0.25 * 0.75)
         else:
             expected = curvatures / 0.25
@@ -296,7 +296,7 @@ def test_curvatures_are_second_derivatives_over_their_bound(loss: Any) -> None:
 def test_newton_s_gradients_are_the_clipped_ones_and_reach_their_sensitivity(
     loss: Any, max_grad_norm: float | None
 ) -> None:
-    """One row with wrong, random and zero logits: r x^T, clipped, or divided by sqrt(K) = 2."""
+    """A row with wrong, random or zero logits adds r x^T, clipped or divided by sqrt(K) = 2."""
     options = newton.Options(
         normalize="none", loss=loss, max_grad_norm=max_grad_norm, intercept=0, init_bias=1.0
     )
@@ -345,7 +345,7 @@ def test_without_noise_many_steps_are_scikit_learns_logistic_regression(
 
 
 def test_per_class_noise_is_that_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of zeros: each class's matrix is noise alone, sqrt(K) times that of what is released."""
+    """For zero rows, each class's matrix is pure noise, sqrt(K) times the priced noise."""
     options = newton.Options(
         normalize="none", loss="sigmoid", hessian="per_class", steps=2, intercept=0, ridge=1.0
     )
@@ -434,7 +434,7 @@ def options_of(values: dict[str, Any]) -> MethodOptions:
 def repeated(
     features: torch.Tensor, labels: torch.Tensor, counts: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, Units]:
-    """Each row as often as it is counted, in a mixed order, the same rows a unit."""
+    """Repeats each row `counts` times in mixed order; all copies of a row are one unit."""
     names = torch.repeat_interleave(torch.arange(len(features)), counts)
     names = names[torch.randperm(len(names), generator=torch.Generator().manual_seed(5))]
     units = Units.number_units([f"patient {name:04d}" for name in names.tolist()])
@@ -452,7 +452,7 @@ def trained(
 @pytest.mark.parametrize("noise", [0.0, 0.5])
 @pytest.mark.parametrize("name", HEAD_VALUES)
 def test_units_of_equal_rows_train_the_head_of_one_row_each(name: str, noise: float) -> None:
-    """With equal noise: n, steps, ridges and rates follow from the number of units."""
+    """With or without noise, n, steps, ridges and rates follow from the number of units."""
     options = options_of(HEAD_VALUES[name])
     features, labels = classes_of(100, 6, CLASSES)
     counts = torch.arange(100) % 9 + 1
@@ -467,7 +467,7 @@ def test_units_of_equal_rows_train_the_head_of_one_row_each(name: str, noise: fl
 
 @pytest.mark.parametrize("private", [False, True])
 def test_sums_are_those_of_weighted_rows(private: bool) -> None:
-    """Rows of a unit that differ, of several labels each."""
+    """Rows within a unit differ, and each row has several labels."""
     features, labels = classes_of(200, 9, CLASSES, several=True)
     units = Units.number_units([f"{index % 37}" for index in range(200)])
     rows = rows_of(features, labels, CLASSES, units=units)
@@ -488,7 +488,7 @@ def test_sums_are_those_of_weighted_rows(private: bool) -> None:
 
 
 def sums_of(design: Design, head: torch.Tensor, clip: float) -> list[GridSum]:
-    """Second moments, plain and with a curvature; a cross moment; a gradient."""
+    """Returns second moments without and with curvature, a cross moment, and a gradient."""
     loss = Loss(sigmoid=True, clip=clip)
 
     def curvature(_: Piece, block: torch.Tensor) -> torch.Tensor:
@@ -508,7 +508,7 @@ def sums_of(design: Design, head: torch.Tensor, clip: float) -> list[GridSum]:
 
 
 def test_a_public_covariance_counts_as_the_units() -> None:
-    """Its rows are units of their own; what they sum to is scaled to n."""
+    """Each public row counts as one unit; their sum is scaled to n units."""
     features, labels = classes_of(200, 9, CLASSES)
     public = classes_of(150, 9, CLASSES, seed=1)[0] / 20
     opened = PublicInputs(open_rows=lambda _: Source(public.numpy(), 37))

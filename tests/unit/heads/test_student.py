@@ -1,4 +1,4 @@
-"""Students on public images: their training, the counts, and when a student is used."""
+"""Students on public images: their training, the released counts, and when one is used."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def method_of(name: str, public: str, **more: Any) -> Any:
 
 
 class Deciding(Watching):
-    """Keeps the values that a fit shows; the gain is released as `gain` if that is given."""
+    """Stores the values that a fit shows; `gain` replaces the released gain if given."""
 
     def __init__(self, gain: float | None = None, *, through: bool = True) -> None:
         super().__init__(through=through)
@@ -89,7 +89,7 @@ def fit_one(method: Any, observer: Watching, units: Units | None = None, n: int 
 @BLOCKS
 @pytest.mark.parametrize("sharpness", [1.0, 1e4])
 def test_a_student_is_the_discriminant_of_its_teacher_s_labels(sharpness: float) -> None:
-    """Compares with a plain loop, and for hard labels with scikit-learn; zero rows are unused."""
+    """A plain loop and, for hard labels, scikit-learn give the same head; zero rows are ignored."""
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(80, 5)).astype(np.float32)
     head = sharpness * generator.normal(size=(3, 6)).astype(np.float32)
@@ -132,7 +132,7 @@ def test_a_student_is_the_discriminant_of_its_teacher_s_labels(sharpness: float)
 @BLOCKS
 @pytest.mark.parametrize("name", HEADS)
 def test_the_gain_is_a_count_of_units_weighted_by_class(name: str, public: str) -> None:
-    """Compares with a plain loop over units, on the scores of the released heads."""
+    """A plain loop over units, on the scores of the released heads, gives the same count."""
     seen = Deciding(0.0)
     units = Units.number_units([f"{row // 7}" for row in range(ROWS)])
     method = method_of(name, public)
@@ -178,7 +178,7 @@ def test_the_student_is_used_above_two_standard_deviations_alone(name: str, publ
 
 
 def test_a_head_that_stays_is_the_one_without_a_student(public: str) -> None:
-    """The count has its share of the budget."""
+    """The count takes its share of the budget."""
     method, plain = (method_of("balanced", public, student_share=share) for share in (0.1, None))
     plan = plan_for(method, ROWS, 1.0)
     costs = {each.name: each.count / each.noise_multiplier**2 for each in plan.mechanisms}
@@ -204,7 +204,7 @@ ENTRIES = st.sampled_from([0.0, 1.0, -1.0, 0.3, 1e-20, 50.0, 1e12, 1e25, math.na
 def test_a_unit_moves_the_count_by_one_at_most(
     unit: list[list[float]], labels: list[int], name: str, public: str
 ) -> None:
-    """Whatever its rows hold, beside null rows in their place; null rows add nothing."""
+    """A unit with any rows is compared with null rows, which add nothing."""
     own = torch.tensor(unit)
     features, method = torch.cat([classes_of(20)[0], own]), method_of(name, public)
     units = Units.number_units([*"abcdefghijklmnopqrst", *["patient"] * len(unit)])
@@ -230,7 +230,7 @@ def test_a_unit_moves_the_count_by_one_at_most(
 def test_students_of_similar_images_are_used_and_of_others_are_not(
     similar: bool, tmp_path: Path
 ) -> None:
-    """A law, over 6 seeds: accuracy rises with similar images, and falls little with others."""
+    """Accuracy rises with similar images and falls little with others (6 seeds)."""
     n, d, classes = 600, 400, 5
     generator = np.random.default_rng(0)
     centres, shift = 0.25 * generator.normal(size=(classes, d)), generator.normal(size=d)

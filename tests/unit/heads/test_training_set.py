@@ -1,4 +1,4 @@
-"""Training rows: checked; units of several rows: weights, and batches of units."""
+"""Training rows are checked; units of several rows have weights and are drawn as a whole."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_unit_s_weights_sum_to_at_most_one(codes: list[int]) -> None:
         assert len({codes[row] for row in rows}) == 1
         weights = units.weights[rows].astype(np.float64)
         assert len(set(weights)) == 1
-        # Exact: a float32 times fewer than 2^29 rows is a float64.
+        # The product is exact: a float32 times a number below 2^29 fits into a float64.
         assert 1 - 2.0**-23 <= weights[0] * len(rows) <= 1
 
 

@@ -1,4 +1,4 @@
-"""Random search as a head: its options, its releases, and its output."""
+"""Random search as a head: its options, its releases, and its result."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def training_set(rows: int = N, seed: int = 0) -> TrainingSet:
 
 
 class Spy:
-    """A base's module that records its arguments, and makes the given releases."""
+    """Stands in for a base's module: records its arguments and counts the given releases."""
 
     def __init__(self, releases: int | None = None) -> None:
         self.calls: list[SimpleNamespace] = []
@@ -82,7 +82,7 @@ def spied(monkeypatch: pytest.MonkeyPatch, spy: Spy) -> None:
 
 
 def test_each_trial_clips_and_adds_noise_to_its_own_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sensitivities are searched, noise multipliers, which are what is priced, are the plan's."""
+    """Trials change sensitivities; noise multipliers, which determine the price, are the plan's."""
     spy = Spy()
     spied(monkeypatch, spy)
     method = tuned(search={"max_grad_norm": {"low": 0.1, "high": 2.0, "log": True}}, trials=20)
@@ -124,7 +124,7 @@ def test_a_plan_of_another_selection_is_refused() -> None:
 
 
 def test_without_noise_the_best_trial_is_kept() -> None:
-    """The head is the very one that the chosen options and that trial's seed give."""
+    """The result is the head that the chosen options give with that trial's seed."""
     method = tuned(search={"learning_rate": [1e-6, 0.3, 3.0]}, trials=12)
     data = training_set()
     plan = plan_for(method, N, 0.0)
@@ -148,7 +148,7 @@ def test_without_noise_the_best_trial_is_kept() -> None:
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("spec", [NoNormalisation(), L2(), LayerNorm()])
 def test_null_rows_score_nothing(several: bool, spec: Normalisation) -> None:
-    """A head of biases alone is right for all rows of its class, but not for one without values."""
+    """A head with only biases is right for all rows of its class, except rows without values."""
     features = torch.randn(6, D, generator=torch.Generator().manual_seed(0))
     features[:4] = torch.tensor([math.nan, math.inf, -math.inf, 1e30])[:, None]
     labels = torch.zeros(6, dtype=torch.int64)
@@ -163,7 +163,7 @@ def test_null_rows_score_nothing(several: bool, spec: Normalisation) -> None:
 
 @pytest.mark.usefixtures("several_blocks")
 def test_a_patient_moves_a_score_by_one_wherever_the_rows_are() -> None:
-    """Patients of 1 to 20 rows, which lie in several blocks."""
+    """Patients have 1 to 20 rows each, in several blocks."""
     data = with_units()
     assert data.units is not None
     owners = data.units.unit_of_rows()
@@ -213,7 +213,7 @@ def test_the_score_of_several_labels_prefers_better_probabilities() -> None:
     right[:, :3] = 2.0 * labels.T.to(torch.float32)
     method: Any = SimpleNamespace(link="sigmoid")
     low, high = score_heads(method, rows, torch.stack([nothing, right])).values[:, 0].tolist()
-    # No label is above a half in the one head, so that both get 7 of 9 right or more.
+    # The first head predicts no label, so each head gets at least 7 of 9 right.
     assert low < high - 0.1
     expected = 3 - (7 * (1 / (1 + math.e)) ** 2 + 2 * (1 / (1 + math.exp(-1))) ** 2) / 3
     assert low == pytest.approx(expected, rel=1e-6)
@@ -249,9 +249,9 @@ def test_a_head_is_searched_over_options_that_it_has_at_no_change_of_price(head:
     assert set(SPACES[head]) <= set(options_class(HEADS, head).model_fields)
     method = default(head=head)
     assert set(method.search) <= set(SPACES[head])
-    names = [item.name for item in method.list_releases(N)]  # raises where a price would change
+    names = [item.name for item in method.list_releases(N)]  # raises if a price would change
     assert names == ["score", *(item.name for item in method.base.list_releases(N))]
-    # the head as it is must be among what is searched
+    # the base's own values must be among the candidates
     for name, values in method.search.items():
         assert getattr(method.base, name) in values
 

@@ -1,4 +1,4 @@
-"""Prices of compositions: golden values, exactness, agreement between libraries."""
+"""Prices of compositions: golden values, exactness, and agreement between libraries."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ DELTA = 1e-5
 GRID = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
 
 
-# Noise multipliers near which 60 steps at rate 0.05 cost the epsilons of GRID, by our own search:
-# where the libraries are held against each other, not what they are held against.
+# Noise multipliers, found by our own search, near which 60 steps at rate 0.05 cost the epsilons of
+# GRID. They only set where libraries are compared with each other.
 NOISE = {
     (1e-5, "sampled"): [94.95, 35.82, 12.17, 4.623, 1.799, 0.9807, 0.5886],
     (1e-5, "mixed"): [99.74, 37.61, 12.75, 4.795, 1.839, 0.9868, 0.5899],
@@ -42,7 +42,7 @@ NOISE = {
 
 
 def full_batch_noise(epsilon: float, delta: float = DELTA) -> float:
-    """The multiplier at which one unsampled release costs this epsilon."""
+    """Returns the noise multiplier at which one unsampled release costs `epsilon`."""
 
     def price(noise: float) -> float:
         return accountants.compute_epsilon([gaussians(noise)], delta, "gaussian")
@@ -55,7 +55,7 @@ def full_batch_noise(epsilon: float, delta: float = DELTA) -> float:
 def test_unsampled_prices_agree_with_a_second_library_and_with_quadrature(
     epsilon: float, delta: float
 ) -> None:
-    """On a grid: the exact price, the definition integrated, dp-accounting's PLD, Opacus's PRV."""
+    """Compares exact prices with the integrated definition, dp-accounting's PLD, Opacus's PRV."""
     noise = math.sqrt(3) * full_batch_noise(epsilon, delta)
     composition = [gaussians(noise, count=3)]
     exact = accountants.compute_epsilon(composition, delta, "gaussian")
@@ -83,7 +83,7 @@ def test_unsampled_prices_agree_with_a_second_library_and_with_quadrature(
 def test_sampled_and_mixed_prices_agree_with_a_second_library(
     delta: float, composed: str, epsilon: float, noise: float
 ) -> None:
-    """On a grid: dp-accounting's PLD, Opacus's PRV within its error, and RDP above both."""
+    """Compares with dp-accounting's PLD and, within its error, Opacus's PRV; RDP is above both."""
     composition = mixed(noise) if composed == "mixed" else [gaussians(noise, RATE, STEPS)]
     pld = accountants.compute_epsilon(composition, delta, "pld")
     assert pld == pytest.approx(epsilon, rel=0.01)
@@ -112,7 +112,7 @@ def test_one_sampled_release_beside_an_unsampled_one_is_what_the_definition_says
 
 
 def test_the_gdp_accountant_underestimates() -> None:
-    """Opacus's central limit promises 1 and 8 where the price is 1.11 and 10.3."""
+    """Opacus's central limit promises 1 and 8 if the price is 1.11 and 10.3."""
     rate, steps = 32 / 50_000, 31_250
     for promised, noise, real in ((1, 0.72759, 1.11), (8, 0.43098, 10.3)):
         with warnings.catch_warnings():
@@ -124,7 +124,7 @@ def test_the_gdp_accountant_underestimates() -> None:
         assert accountants.compute_epsilon(steps_of_it, DELTA, "pld") == pytest.approx(
             real, rel=5e-3
         )
-        # So does the one that a search starts from: it is never what is promised.
+        # Our central limit is too low as well; a search only starts from it and never promises it.
         assert accountants.central_limit_epsilon(steps_of_it, DELTA) < 0.97 * real
 
 
@@ -144,7 +144,7 @@ def test_exact_delta_matches_fifty_digits(mu: float, epsilon: float) -> None:
 @pytest.mark.parametrize("mu", [1e-300, 1e-100, 1e-17, 1e-12, 1e-7, 0.9e-6, 1.1e-6, 1e-5])
 @pytest.mark.parametrize("ratio", [0.0, 1e-9, 0.5, 1.0, 5.0, 30.0, 999.0, 1001.0, 1e5, 1e200])
 def test_a_mu_that_floats_hardly_tell_from_zero_has_its_delta(mu: float, ratio: float) -> None:
-    """The two terms of delta agree in all digits; no delta may be claimed to be 0."""
+    """As floats, both terms of delta are equal, but delta must not become 0."""
     log_delta = accountants.gaussian_log_delta(mu, mu * ratio)
     with mpmath.workdps(700):
         if ratio > 1e6:
@@ -172,7 +172,7 @@ def test_exact_epsilon_inverts_delta_from_above(mu: float, exponent: float) -> N
 @pytest.mark.parametrize(("noise", "steps"), [(20.0, 25), (2000.0, 31_250), (1.0, 1)])
 @pytest.mark.parametrize("delta", [1e-5, SMALLEST_DELTA])
 def test_sampling_all_but_all_is_the_exact_price(noise: float, steps: int, delta: float) -> None:
-    """As the rate goes to 1, the sampled accountants must not fall below exact mu-GDP."""
+    """As the rate approaches 1, the sampled accountants must not fall below exact mu-GDP."""
     exact = accountants.compute_epsilon([gaussians(noise, 1.0, steps)], delta, "gaussian")
     sampled = [gaussians(noise, 1 - 1e-12, steps)]
     pld = accountants.compute_epsilon(sampled, delta, "pld")
@@ -204,15 +204,15 @@ def test_the_conversion_of_2017_by_hand() -> None:
 
 @pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.1), (0.7, 0.5)])
 def test_the_price_from_below_is_below(noise: float, rate: float) -> None:
-    """At it one sampled release still has more than delta, by quadrature, and little more."""
+    """At this epsilon, one sampled release has slightly more than delta, by quadrature."""
     below = accountants.epsilon_below([gaussians(noise, rate)], DELTA)
     assert sampled_delta(noise, rate, below) > DELTA
     assert sampled_delta(noise, rate, 1.02 * below) < DELTA
 
 
 def test_the_price_from_below_is_the_lower_end_that_is_proven() -> None:
-    """Gopi et al. 2021: Opacus computes both ends, and tells only the upper one."""
-    error, tail = 2e-3, DELTA / 1000  # the least error, which an epsilon below 0.8 takes
+    """Gopi et al. 2021: Opacus computes both ends, but returns only the upper one."""
+    error, tail = 2e-3, DELTA / 1000  # the smallest error, used for an epsilon below 0.8
     prv = PRVAccountant()
     prv.history = [(4.0, 0.05, 20)]
     found = prv._get_dprv(eps_error=error, delta_error=tail)

@@ -1,4 +1,4 @@
-"""Prices of groups of units: closed forms, numerical integration, group-privacy algebra."""
+"""Prices for groups of units: closed forms, numerical integration, and group-privacy algebra."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DELTA = 1e-5
 
 
 def mixture_delta(noise: float, rate: float, size: int, epsilon: float) -> float:
-    """Integrates the larger delta of both directions for one release, the group in or out."""
+    """Integrates delta for one release with and without the group; returns the larger direction."""
     x, step = np.linspace(-14 * noise, size + 14 * noise, 400_001, retstep=True)
     joined = np.arange(size + 1)
     absent = norm.pdf(x, 0, noise)
@@ -35,7 +35,7 @@ def test_a_sampled_release_is_priced_as_the_mixture_it_is(
     noise: float, rate: float, size: int
 ) -> None:
     epsilon = accountants.group_epsilon([gaussians(noise, rate, 1)], DELTA, size)
-    # An upper bound, and within two per cent of where the integral meets delta.
+    # The bound is at most 2% above the epsilon at which the integral meets delta.
     assert mixture_delta(noise, rate, size, epsilon) <= DELTA * (1 + 1e-6)
     assert mixture_delta(noise, rate, size, 0.98 * epsilon) > DELTA
 
@@ -47,14 +47,14 @@ def test_no_group_pays_more_than_group_privacy_says(rate: float, size: int) -> N
     together = DELTA * math.expm1(size * alone) / math.expm1(alone)
     exact = accountants.group_epsilon(mechanisms, together, size)
     assert exact <= size * alone * 1.02
-    # At an equal delta, a group's epsilon exceeds a single unit's.
+    # With the same delta, a group's epsilon exceeds a single unit's.
     assert accountants.group_epsilon(mechanisms, DELTA, size) > alone
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_profile_of_a_group_is_that_of_one_gaussian(size: int) -> None:
-    """Balle and Wang 2018, theorem 8: Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)."""
-    mu, epsilon = size * 2 / 5, 0.7  # four releases at noise 5
+    """delta is Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu): Balle and Wang 2018, theorem 8."""
+    mu, epsilon = size * 2 / 5, 0.7  # four releases with noise 5
     ends = norm.cdf([mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu])
     profile = accountants.privacy_profile([gaussians(5.0, count=4)], DELTA, size=size)
     (delta,) = profile.deltas(np.array([epsilon]))

@@ -1,4 +1,4 @@
-"""Prices that libraries give to the same composition, closed forms of sums, and names of prices."""
+"""Prices of the same composition by several libraries, closed forms, and names of accountants."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WHOLE_MU = math.sqrt(1 / 25 + 3 / 144)
 
 
 def event_of(mechanisms: list[Mechanism], selection: Selection | None = None) -> Any:
-    """The composition in dp-accounting's terms, one mechanism after the other."""
+    """Returns the composition as dp-accounting's event, one mechanism after the other."""
     if selection is not None:
         inside = [item for item in mechanisms if item.name in selection.repeated]
         rest = [item for item in mechanisms if item.name not in selection.repeated]
@@ -104,7 +104,7 @@ def price_of(parts: list[Mechanism], selection: Selection | None = None) -> floa
 
 
 def test_a_central_limit_has_the_mu_of_bu_and_others() -> None:
-    """mu^2 = sum of count * rate^2 * (exp(1 / noise^2) - 1), and 1 / noise^2 on all rows."""
+    """mu^2 is the sum of count rate^2 (exp(1 / noise^2) - 1), and of 1 / noise^2 on all rows."""
     squares = 200 * 0.02**2 * math.expm1(1.0) + 4 / 30**2
     parts = [*SAMPLED, gaussians(30.0, count=4, name="bias")]
     price = accountants.central_limit_epsilon(parts, DELTA)
@@ -130,7 +130,7 @@ def test_renyi_prices_of_a_selection_are_those_of_dp_accounting(parts: list[Mech
 def test_early_renyi_prices_are_opacus_s_divergences_converted_as_in_2017() -> None:
     orders = [1 + x / 10 for x in range(1, 100)] + list(range(12, 64))
     spent = compute_rdp(q=0.02, noise_multiplier=1.0, steps=200, orders=orders)
-    # 4 releases of noise 30 on all rows: a / (2 * 30^2) each
+    # 4 releases with noise 30 on all rows add a / (2 * 30^2) each
     spent = [r + 4 * a / 1800 for r, a in zip(spent, orders, strict=True)]
     theirs = min(r + math.log(1 / DELTA) / (a - 1) for r, a in zip(spent, orders, strict=True))
     ours = compute_epsilon([*SAMPLED, gaussians(30.0, count=4, name="b")], DELTA, "rdp_2017")
@@ -150,8 +150,8 @@ def test_prv_prices_are_opacus_s() -> None:
 @pytest.mark.parametrize(
     "parts",
     [
-        [gaussians(0.02, 0.3), gaussians(0.5, 0.2, name="b")],  # too dear for `prv` at first
-        [gaussians(30.0, 0.001, 3), gaussians(0.3, name="whole")],  # nearly all is in the whole
+        [gaussians(0.02, 0.3), gaussians(0.5, 0.2, name="b")],  # at first too expensive for `prv`
+        [gaussians(30.0, 0.001, 3), gaussians(0.3, name="whole")],  # unsampled releases dominate
         [gaussians(1.0, 0.02, 200)],
     ],
 )
@@ -194,10 +194,10 @@ def test_a_mu_at_the_ends_of_what_floats_hold_has_a_price() -> None:
 
 
 def test_a_selection_costs_at_least_one_run_and_at_most_the_theorem() -> None:
-    """Also where grids overflow, and at the smallest delta."""
+    """Both bounds of the price also hold if grids overflow, and for the smallest delta."""
     dear = [gaussians(0.03)]
     one, best = price_of(dear), price_of(dear, best_of(5))
-    # Papernot and Steinke 2022: three times the epsilon, and more for the mean number of runs
+    # Papernot and Steinke 2022: three times the epsilon, plus a term for the mean number of runs
     assert one < best < 3 * one + 3 * math.log(5)
     for parts in (SAMPLED, [*SAMPLED, gaussians(9.0, name="centre")]):
         prices = [
@@ -214,7 +214,7 @@ def test_prv_of_a_hundred_thousand_steps_fits_in_memory_and_agrees() -> None:
     assert price_of(many) * 0.99 < prv < price_of(many) * 1.2
 
 
-# names
+# names of accountants
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_selections_together_cost_less_than_their_sum_and_more_than_one(
     assert once == pytest.approx(alone, rel=5e-3)
     apart = compute_epsilon(parts, DELTA / times, "pld", selection=kind)
     assert alone < together < times * apart
-    # a score that does not read the data selects a run like any other
+    # a score that does not read the data selects a run just as well
     assert together > accountants.price_together(parts, DELTA, times)
     assert together < renyi(*[event_of(parts, kind)] * times)
 
@@ -389,7 +389,7 @@ def test_a_false_positive_rate_that_is_none_is_refused(rate: float) -> None:
 
 
 def test_a_selection_of_an_epsilon_beyond_floats_allows_everything() -> None:
-    """exp(600) is a float and its bound is still below 1; beyond, nothing is computed."""
+    """exp(600) is a float and its bound is still below 1; with more epsilon nothing is computed."""
     allowed = [
         bound_attacks(BESIDE, [0.0, 0.01], best_of(5), delta=DELTA, epsilon=epsilon)
         for epsilon in (0.5, 600.0, 600.1)

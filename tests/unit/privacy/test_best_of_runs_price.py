@@ -1,4 +1,4 @@
-"""The best of a random number of runs: its price against brute force, theorems and libraries."""
+"""The price of the best of a random number of runs, by brute force, theorems and libraries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DELTA = 1e-5
 
 
 def exact_delta(mean: float, run: np.ndarray, other: np.ndarray, epsilon: float) -> float:
-    """delta of the best of K runs over a finite ordered set of outputs, worst first."""
+    """Returns delta of the best of K runs with finitely many outputs, sorted from the worst."""
 
     def best(probability: np.ndarray) -> np.ndarray:
         below = np.concatenate([[0.0], np.cumsum(probability)])
@@ -53,7 +53,7 @@ def finite_profile(run: np.ndarray, other: np.ndarray) -> Profile:
 def test_the_price_bounds_every_order_of_a_finite_set(
     weights: list[tuple[float, float]], mean: float, delta: float
 ) -> None:
-    """Whatever order the scores give to the outputs, and whichever dataset is the larger one."""
+    """The scores may order the outputs in any way, and either dataset may be the larger one."""
     run, other = (np.array(side) / sum(side) for side in zip(*weights, strict=True))
     profile = finite_profile(run, other)
     price = best_bound(mean, profile, delta).bound_epsilon(delta)
@@ -66,7 +66,7 @@ def test_the_price_bounds_every_order_of_a_finite_set(
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("mu", [0.05, 0.5])
 def test_the_price_bounds_the_best_of_gaussian_runs(mean: float, mu: float) -> None:
-    """Runs N(0, 1) and N(mu, 1), best is largest or smallest: densities integrated."""
+    """Integrates densities of runs N(0, 1) and N(mu, 1); the largest or the smallest is best."""
     kind = best_of(mean)
     price = accountants.compute_epsilon([gaussians(1 / mu)], DELTA, "pld", selection=kind)
     cells = np.linspace(-12, 12 + mu, 400_001)
@@ -77,14 +77,14 @@ def test_the_price_bounds_the_best_of_gaussian_runs(mean: float, mu: float) -> N
 
 
 def theorem_two(orders: np.ndarray, rho: float, mean: float) -> np.ndarray:
-    """RDP of the best of K runs of a rho-zCDP mechanism: Papernot and Steinke 2022, theorem 2."""
+    """Returns the RDP of the best of K rho-zCDP runs: Papernot and Steinke 2022, theorem 2."""
     others = np.linspace(1, 2000, 400_000)
     least = (rho * (others - 1) + math.log(mean) / others).min()
     return orders * rho + 2 * least + math.log(mean) / (orders - 1)
 
 
 def converted(orders: np.ndarray, rdp: np.ndarray, delta: float) -> float:
-    """Canonne, Kamath and Steinke 2020, proposition 12."""
+    """Converts RDP by proposition 12 of Canonne, Kamath and Steinke 2020."""
     values = rdp + np.log1p(-1 / orders) - math.log(delta) / (orders - 1)
     return float((values - np.log(orders) / (orders - 1)).min())
 
@@ -93,13 +93,13 @@ def converted(orders: np.ndarray, rdp: np.ndarray, delta: float) -> float:
 @pytest.mark.parametrize("mu", [0.02, 0.3, 1.5])
 @pytest.mark.parametrize("delta", [1e-5, 1e-8])
 def test_renyi_prices_agree_with_the_theorems(mean: float, mu: float, delta: float) -> None:
-    """dp-accounting's answer at its orders, and the theorem worked out here at many."""
+    """Compares dp-accounting at its own orders with the theorem computed here at many orders."""
     kind = best_of(mean)
     rdp = accountants.compute_epsilon([gaussians(1 / mu)], delta, "rdp", selection=kind)
     orders = 1 + np.geomspace(1e-2, 2e3, 4000)
     reference = converted(orders, theorem_two(orders, mu**2 / 2, mean), delta)
     assert rdp == pytest.approx(reference, rel=0.04)
-    # The price in use is tighter.
+    # The price that dpprobe uses is tighter.
     pld = accountants.compute_epsilon([gaussians(1 / mu)], delta, "pld", selection=kind)
     assert pld < 0.92 * reference
     single = accountants.compute_epsilon([gaussians(1 / mu)], delta / mean, "pld")
@@ -120,7 +120,7 @@ def test_the_bound_gives_delta_at_its_epsilon(mean: float, mu: float) -> None:
 
 
 def weight(mean: float, z: np.ndarray) -> np.ndarray:
-    """f'(1 - z), by differences of the generating function."""
+    """Returns f'(1 - z), by differences of the generating function."""
     step = 1e-6
     return (generating(mean, 1 - z + step) - generating(mean, 1 - z - step)) / (2 * step)
 
@@ -128,7 +128,7 @@ def weight(mean: float, z: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("mu", [0.02, 0.4, 2.0])
 def test_the_hinges_are_above_the_largest_line(mean: float, mu: float) -> None:
-    """The bound's one claim about the runs: no z has w(z) - m w(T(z)) above the sum of hinges."""
+    """The bound only assumes that no w(z) - m w(T(z)) exceeds the sum of hinges."""
     bound = best_of_runs_price._bound_profile(mean, table_of(mu))
     z = np.concatenate([np.geomspace(1e-12, 1e-3, 2000), np.linspace(1e-3, 1, 20_001)])
     heights, others = weight(mean, z), weight(mean, ndtr(ndtri(z) + mu))
@@ -136,10 +136,10 @@ def test_the_hinges_are_above_the_largest_line(mean: float, mu: float) -> None:
         line = (heights - math.exp(offset) * others).max()
         hinges = np.maximum(1 - np.exp(np.minimum(offset - bound.offsets, 0.0)), 0.0)
         assert bound.weights @ hinges >= line * (1 - 1e-6) - 1e-7 * mean
-        # and not far above it, but for the first chord, which begins at m = 0
+        # the sum of hinges is close to the line, except for the first chord, which begins at m = 0
         if mean < 100 and line > 1e-2 and offset >= 0:
             assert bound.weights @ hinges <= line * 1.02 + 0.01
-        if line > 1e-3 * mean and offset in bound.offsets:  # where chords meet
+        if line > 1e-3 * mean and offset in bound.offsets:  # at the ends of chords
             assert bound.weights @ hinges <= line * 1.003
     assert bound.weights.sum() == pytest.approx(mean, rel=1e-8)
     assert bound.weights.min() >= 0
@@ -150,7 +150,7 @@ def test_the_hinges_are_above_the_largest_line(mean: float, mu: float) -> None:
 def test_the_hinges_are_above_the_largest_line_where_all_lines_reach_one(
     mean: float, answer: float
 ) -> None:
-    """For randomised response, T rises steeply to nearly 1, and has a corner there."""
+    """For randomised response, T rises steeply to nearly 1 and has a corner there."""
     true = 1 / (1 + math.exp(-answer))
     profile = Profile(
         deltas=lambda epsilons: np.maximum(true - np.exp(epsilons) * (1 - true), 0.0),
@@ -176,7 +176,7 @@ def table_of(mu: float) -> Table:
 
 @pytest.mark.parametrize("mu", [0.01, 0.3, 3.0])
 def test_a_table_is_above_the_profile_and_near_it(mu: float) -> None:
-    """At negative epsilons too, where the exact delta is Phi(mu/2 - e/mu) - exp(e) Phi(...)."""
+    """Negative epsilons are tested too: delta is exactly Phi(mu/2 - e/mu) - exp(e) Phi(...)."""
     table = table_of(mu)
     epsilons = np.linspace(-1.2, 1.2, 2501) * table.epsilons[-1]
     exact = ndtr(mu / 2 - epsilons / mu) - np.exp(epsilons) * ndtr(-mu / 2 - epsilons / mu)
@@ -196,10 +196,10 @@ def test_a_bound_of_a_delta_that_is_not_reached_costs_nothing() -> None:
 
 @pytest.mark.parametrize(("mu", "first"), [(0.25, 0.125), (0.02, 0.02), (0.02, 0.2)])
 def test_the_composition_is_the_integral_over_the_first_release(mu: float, first: float) -> None:
-    """E over s of delta_A(epsilon - loss(s)) at the price found, by quadrature.
+    """Integrates delta_A(epsilon - loss(s)) over the first release's s, at the price found.
 
-    For delta_A: its bound, at negative epsilons that of the other direction, and as the convex
-    function of exp(epsilon) that it is; and what it exactly is for runs N(0, 1) and N(mu, 1).
+    As delta_A, takes the bound (for negative epsilons the other direction's, as a convex function
+    of exp(epsilon)), and the exact delta for runs N(0, 1) and N(mu, 1).
     """
     mean, kind = 5, best_of(5)
     once = [gaussians(1 / first, name="centre"), gaussians(1 / mu)]
@@ -237,9 +237,9 @@ def test_a_convex_minorant() -> None:
 def test_some_order_of_gaussian_runs_costs_nearly_the_price(
     mean: float, mu: float, near: float
 ) -> None:
-    """First what is likelier on the other dataset, then what tells most, then all else.
+    """The best outputs are likelier on the other dataset; the next best are the most revealing.
 
-    With near 1 the price cannot be lowered; an order above the price would refute it.
+    As `near` is close to 1, the price cannot be lowered; an order above the price would refute it.
     """
     price = accountants.compute_epsilon([gaussians(1 / mu)], DELTA, "pld", selection=best_of(mean))
     edges = np.linspace(-8, 8 + mu, 2001)

@@ -1,4 +1,4 @@
-"""The source of a release's random numbers: fresh each time, used once, independent by use."""
+"""Random numbers of a release: fresh each time, used only once, and independent by purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gaussian noise: its law, its tails, and who shares it with whom (nobody)."""
+"""Gaussian noise: its distribution, its tails, and that no two purposes share it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def draws(
 
 
 def tail(word: int = 0) -> npt.NDArray[np.uint64]:
-    """A generator whose next word is this one."""
+    """Returns a generator whose next word is `word`."""
     return np.array([[word], [0], [0], [0]], dtype=np.uint64)
 
 
 def transform(
     radii: npt.ArrayLike, angles: npt.ArrayLike, word: int | None = None
 ) -> npt.NDArray[np.float32]:
-    """[2, m]: the two numbers of each pair; radii are refined where a further word is given."""
+    """Returns both numbers of each pair, [2, m]; `word`, if given, refines small radii."""
     first, second = np.asarray(radii, dtype=np.int32), np.asarray(angles, dtype=np.int32)
     out = np.empty((2, len(first)), dtype=np.float32)
     box_muller(first, second, out[0], out[1], np.float32(1))
@@ -72,7 +72,7 @@ def test_every_deviation_a_mechanism_may_have(deviation: float, device: str) -> 
 
 
 def numpy_words(seed: int, name: str, lanes: int, count: int) -> np.ndarray:
-    """The words that NumPy's generators take in turn, each after 18 words of warm-up."""
+    """Returns the words of NumPy's generators in turn, each after 18 words of warm-up."""
     starts = open_stream(seed, name).bit_generator.random_raw(3 * lanes).reshape(3, lanes)
     out = np.empty((-(-count // lanes), lanes), dtype=np.uint64)
     for lane in range(lanes):
@@ -85,13 +85,13 @@ def numpy_words(seed: int, name: str, lanes: int, count: int) -> np.ndarray:
 
 
 def round_uniform(radii: np.ndarray) -> np.ndarray:
-    """The uniform numbers of 32-bit radii, rounded to float32, whose logarithms are taken."""
+    """Returns the uniform numbers of 32-bit radii, rounded to float32, before their logarithm."""
     halves = np.abs(radii.astype(np.int32).astype(np.float32) + np.float32(0.5))
     return (halves * np.float32(2.0**-31 * (1 - 2.0**-24))).astype(np.float64)
 
 
 def slow_normals(seed: int, steps: int, size: int) -> np.ndarray:
-    """A seed's numbers [steps, size] by NumPy's generators and functions of float64."""
+    """Returns a seed's numbers [steps, size] by NumPy's generators and float64 functions."""
     pairs = -(-size // 64) * 32
     words = numpy_words(seed, "noise", 32, steps * pairs)
     low, high = words.astype(np.uint32).view(np.int32), (words >> np.uint64(32)).astype(np.int64)
@@ -110,7 +110,7 @@ def slow_normals(seed: int, steps: int, size: int) -> np.ndarray:
 @pytest.mark.parametrize("seed", [0, 7, 2**128 - 1])
 @pytest.mark.parametrize("size", [1, 31, 64, 65, 2048, 2049, 20_001])
 def test_numbers_are_those_of_numpy_s_generators_and_functions(seed: int, size: int) -> None:
-    """However many are drawn at a time; the most numbers have refined pairs among them."""
+    """Numbers do not depend on how many are drawn at a time; large samples have refined pairs."""
     noise = GaussianNoise([99, seed], size, CPU)
     parts = [noise.draw_steps(steps, 0.75)[1].numpy().copy() for steps in (4, 1, 3)]
     drawn = np.concatenate(parts)
@@ -128,7 +128,7 @@ def test_deviations_are_rounded_up(deviation: float) -> None:
 
 
 def test_polynomials_are_accurate() -> None:
-    """Against float64 functions of the same float32 uniform and of the exact angle."""
+    """The reference uses float64 functions of the same float32 uniform and of the exact angle."""
     generator = open_stream(1, "words")
     edges = [0, -1, 1, 2**31 - 1, -(2**31), 2**30, -(2**30), 2**29, 2**29 - 1, -(2**29), 12345]
     radii = np.append(generator.integers(-(2**31), 2**31, 200_000), np.repeat(edges, len(edges)))
@@ -143,12 +143,12 @@ def test_polynomials_are_accurate() -> None:
 
 
 def test_tails_reach_far_beyond_any_delta() -> None:
-    """The least 31-bit uniform, with the least 64 bits more, is 2^-96: 11.5 deviations."""
+    """The smallest uniform, 31 bits and 64 more, is 2^-96, or 11.5 standard deviations."""
     for radius in (0, -1):
         assert transform([radius], [0], 0)[0, 0] == pytest.approx(
             math.sqrt(2 * 96 * math.log(2)), rel=1e-6
         )
-    # The further words run through the whole of the least unit.
+    # The additional words cover the whole smallest unit.
     for word in (1 << 20, 1 << 40, 1 << 63, 2**64 - 1):
         wanted = math.sqrt(-2 * (math.log((word + 0.5) / 2**64) - 31 * math.log(2)))
         assert transform([0], [0], word)[0, 0] == pytest.approx(wanted, rel=1e-6)
@@ -170,7 +170,7 @@ def test_small_radii_are_refined_within_their_unit() -> None:
 
 
 def test_the_refined_tail_has_its_share() -> None:
-    """Whatever lies beyond 4.245, the radius of 2^18 units, is of a refined pair."""
+    """All numbers beyond 4.245, the radius of 2^18 units, come from refined pairs."""
     sample = np.abs(draws([5], 8, 1 << 20)[0])
     beyond = sample[sample > 4.245].astype(np.float64)
     wanted = 2 * stats.norm.sf(4.245) * sample.size
@@ -181,7 +181,7 @@ def test_the_refined_tail_has_its_share() -> None:
 
 
 def test_no_number_is_zero() -> None:
-    """Neither the largest uniforms nor angles along the axes give an exact zero."""
+    """Neither the largest uniforms nor angles along the axes give exactly zero."""
     extremes = [-(2**31), 2**31 - 1, 0, -1, 2**30, -(2**30), 2**30 - 1, 2**29]
     pairs = [(radius, angle) for radius in extremes for angle in extremes]
     normals = transform([radius for radius, _ in pairs], [angle for _, angle in pairs])
@@ -197,12 +197,12 @@ def test_steps_classes_and_halves_of_a_pair_are_uncorrelated() -> None:
     correlation = np.corrcoef(sample.T)
     np.fill_diagonal(correlation, 0)
     assert np.abs(correlation).max() < 5 / 20_000**0.5
-    # Over whole passes: the two halves of a pair lie 32 numbers apart, lanes beside each other.
+    # Over whole passes: both halves of a pair are 32 numbers apart, and lanes are adjacent.
     flat = draws([5], 1, 400_000).astype(np.float64).ravel()
     sizes = np.square(flat) - 1
     for lag in (1, 2, 16, 31, 32, 33, 64, 1024, 2048):
         assert abs(np.mean(flat[:-lag] * flat[lag:])) < 5 / flat.size**0.5
-        # Nor are their sizes, which a shared radius would betray.
+        # Sizes are uncorrelated too; a shared radius would correlate them.
         assert abs(np.mean(sizes[:-lag] * sizes[lag:])) < 5 * 2 / flat.size**0.5
 
 
@@ -236,7 +236,7 @@ def test_no_deviation_is_exactly_nothing() -> None:
 def test_noise_goes_on_from_a_state(
     device: str, kernels: bool, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same numbers, however the first one goes on, and never those that were drawn."""
+    """The same numbers follow, whatever was drawn in between, and no earlier number is repeated."""
     seeds = [1, 2] if kernels else [1]  # PyTorch on the CPU cannot read a view of states
     if not kernels:
         monkeypatch.setattr(devices, "has_kernels", lambda _: False)
@@ -251,5 +251,5 @@ def test_noise_goes_on_from_a_state(
         drawn = again.draw_steps(1, 2.0)
         assert torch.equal(drawn, wanted)
         assert not any(torch.equal(drawn, one) for one in before)
-    if taken == 7 and device == "cpu" and kernels:  # of 21,000 radii some are small, and refined
+    if taken == 7 and device == "cpu" and kernels:  # some of 21,000 radii are refined
         assert not torch.equal(state["tail"], GaussianNoise([1, 2], 3001, CPU).copy_state()["tail"])

@@ -1,4 +1,4 @@
-"""mu in pure Python equals the accountant's mu."""
+"""mu computed in pure Python equals the accountant's mu."""
 
 from __future__ import annotations
 

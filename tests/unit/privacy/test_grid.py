@@ -1,4 +1,4 @@
-"""Grids: bits that keep sums exact, rounding that lengthens nothing."""
+"""Grids have enough bits for exact sums, and rounding never makes a row longer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS = [1, 2, 3, 1000, 1024, 1025, 2**17, 2**20 + 1, 1_281_167, 2**31]
 
 @pytest.mark.parametrize("rows", ROWS)
 def test_sums_of_the_largest_entries_are_exact(rows: int) -> None:
-    """All of n products at their bounds stay at 2^52, where float64 holds every integer."""
+    """All n products at their bounds sum to at most 2^52; float64 has every integer up to there."""
     assert rows * 2 ** (entry_bits(rows) + factor_bits(rows)) <= 2**52
     assert rows * 2 ** (2 * entry_bits(rows)) <= 2**52
     assert rows * 2 ** lone_bits(rows) <= 2**52
@@ -54,7 +54,7 @@ def test_the_bound_of_exact_sums_is_where_float64_begins_to_round(rows: int) -> 
 
 @pytest.mark.parametrize("rows", [2**18, 2**20 + 1, 2**31])
 def test_any_order_of_products_at_their_bound_has_the_sum_of_whole_numbers(rows: int) -> None:
-    """Numbers of either sign at the edge of the bits, by products of a block and of its parts."""
+    """Entries of either sign use all bits; a block's product equals the sum over its parts."""
     generator = torch.Generator().manual_seed(rows)
     entries, factors = 2 ** entry_bits(rows), 2 ** factor_bits(rows)
     count = 2**10
@@ -86,7 +86,7 @@ def test_the_step_is_a_power_of_two_that_fits(longest: float, bits: int) -> None
     bits=st.integers(8, 26),
 )
 def test_rounding_lengthens_no_row(row: list[float], longest: float, bits: int) -> None:
-    """Exactly, in fractions; no entry changes its sign or moves by a whole step."""
+    """Exact fractions show that no entry changes its sign or moves by a whole step."""
     step = grid_step(longest, bits)
     units = towards_zero(torch.tensor(row, dtype=torch.float64), step)
     for value, unit in zip(row, units.tolist(), strict=True):

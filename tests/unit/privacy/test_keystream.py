@@ -1,4 +1,4 @@
-"""Keystreams: the cipher's own, each part once, the same words however many are drawn at a time."""
+"""Keystreams are the cipher's words, each used once, however many are drawn at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpprobe.privacy.keystream import Keystream
 
 
 def test_words_are_the_cipher_s() -> None:
-    """NIST SP 800-38A, F.5.5 has the same key with another first counter; AES itself is F.1.5."""
+    """NIST SP 800-38A tests the cipher in F.1.5; F.5.5 has this key with another first counter."""
     key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
     blocks = b"".join(number.to_bytes(16, "big") for number in range(50))
     cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()

@@ -1,4 +1,4 @@
-"""Bounds of delta, rounding of prices, and the only spelling of an epsilon."""
+"""Bounds of delta, rounding of prices, and accepted spellings of epsilon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpprobe.privacy import limits
 from dpprobe.privacy.limits import epsilon_token, epsilon_value
 from tests.support.refusals import check_tokens
 
-# delta * n, and whether it is above 1 / n beyond round-off.
+# delta * n, and whether it exceeds 1 by more than round-off.
 SHARES = [(0.99, False), (1.0, False), (1 + 1e-10, False), (1 + 1e-8, True), (20.0, True)]
 
 
@@ -52,7 +52,7 @@ def test_an_epsilon_has_one_spelling_however_it_is_written(value: Any, token: st
     ],
 )
 def test_what_is_no_epsilon_is_refused_by_its_spelling(value: Any) -> None:
-    """1e999 is read as infinity by float(), which would mean no privacy at all."""
+    """float() reads 1e999 as infinity, which would mean no privacy at all."""
     with pytest.raises(ValueError, match="write a positive number or inf") as error:
         epsilon_token(value)
     assert str(error.value).startswith(f"{value!r:.100}")
@@ -70,7 +70,7 @@ def test_prices_are_rounded_to_six_digits_away_from_and_towards_zero(value: floa
     down, up = limits.round_down(value), limits.round_up(value)
     assert down <= value <= up
     exact, step = Decimal(value), Decimal(10) ** (Decimal(value).adjusted() - 5)
-    # repr(value) is what is rounded: within half a unit in the last place of the float
+    # repr(value) is rounded, which is within half a unit in the last place of the float
     slack = Decimal(math.ulp(value))
     assert exact - Decimal(down) < step + slack
     assert Decimal(up) - exact < step + slack
@@ -138,11 +138,11 @@ def test_an_allowed_delta_above_one_over_n_is_warned_of(share: float) -> None:
 
 @pytest.mark.parametrize(("n", "delta"), [(1, 0.5), (4, Fraction(99, 400)), (6, Fraction(1, 60))])
 def test_publishing_each_row_with_probability_delta_keeps_delta(n: int, delta: Fraction) -> None:
-    """Over all outputs no event is likelier by more than delta, and delta n rows are published."""
+    """No event is likelier by more than delta, although delta n rows are published."""
     delta = Fraction(delta)
 
     def chances(rows: int) -> dict[int, Fraction]:
-        """Returns the probability of each published set, as bits."""
+        """Maps each set of published rows, as bits, to its probability."""
         return {
             output: delta ** output.bit_count() * (1 - delta) ** (rows - output.bit_count())
             for output in range(2**rows)

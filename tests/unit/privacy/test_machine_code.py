@@ -1,4 +1,4 @@
-"""Compiled functions: the same bits in every process, whoever compiled them."""
+"""Compiled functions have the same bits in every process, whichever process compiled them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CODE.keep()
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder for machine code, which does not exist yet."""
+    """Returns the only folder for machine code, which does not exist yet."""
     folder = tmp_path / "cache"
     monkeypatch.setattr(MachineCode, "list_folders", lambda _: [folder])
     return folder
@@ -72,7 +72,7 @@ def module(tmp_path: Path) -> Callable[..., Any]:
 
 
 def compilations(module: Any) -> list[int]:
-    """The number of times that each function was compiled."""
+    """Returns how often each function was compiled."""
     functions = (module.twice, module.four_times, module.add)
     return [sum(function.stats.cache_misses.values()) for function in functions]
 
@@ -87,7 +87,7 @@ def test_a_module_is_one_file_that_the_next_process_loads(
     assert loaded.add(1.0, 2.0) == 4.0
     assert loaded.four_times(1.5) == 6.0
     assert compilations(loaded) == [0, 0, 0]
-    # Another type than the module's is compiled for this process alone.
+    # Code for types that the module does not declare is compiled for this process only.
     assert loaded.twice(3) == 6
     assert compilations(module()) == [0, 0, 0]
 
@@ -97,7 +97,7 @@ def test_a_process_that_ends_while_it_compiles_leaves_nothing(
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         module("raise KeyboardInterrupt")
-    none = MachineCode(kernel_bits.__file__)  # so does one that has nothing to keep
+    none = MachineCode(kernel_bits.__file__)  # without functions, nothing is stored
     none.keep()
     assert not cache.exists()
     assert none.name in MachineCode.ready
@@ -131,7 +131,7 @@ def test_the_first_writable_folder_alone_keeps_the_module(
     assert compilations(module()) == [1, 1, 1]
     assert [folder.is_dir() for folder in folders] == [False, True, False]
     assert compilations(module()) == [0, 0, 0]
-    folders[1:] = []  # functions are compiled in memory
+    folders[1:] = []  # no folder: functions are compiled in memory
     with caplog.at_level(logging.INFO, logger="dpprobe"):
         assert module().add(1.0, 2.0) == 4.0
     assert "set NUMBA_CACHE_DIR" in caplog.text
@@ -151,7 +151,7 @@ def test_folders_are_numbas_in_its_order(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_whatever_changes_the_code_changes_the_name_of_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The processor's features too: processors of several kinds share a folder."""
+    """The processor's features count too, because different processors may share a folder."""
     source, called = tmp_path / "one.py", tmp_path / "two.py"
     cpu: Any = llvmlite.binding.get_host_cpu_features()
     target: Any = cpu_target.target_context.codegen()
@@ -225,7 +225,7 @@ def test_every_module_of_compiled_functions_is_listed_and_compiled_beforehand(
 
 
 def start_kernels(*arguments: str | Path) -> subprocess.Popen[str]:
-    """Starts a process that computes with kernels, which it loads from a folder or compiles."""
+    """Starts a process that loads kernels from a folder or compiles them, and runs them."""
     command = [sys.executable, str(kernel_bits.__file__), *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
@@ -238,7 +238,7 @@ def hash_results(process: subprocess.Popen[str]) -> dict[str, str]:
 
 
 class Race(NamedTuple):
-    """Hashes of processes: `few` began to compile as `whole` did; the folder of what they left."""
+    """Hashes of two processes that compiled at the same time, and the folder they wrote."""
 
     few: dict[str, str]
     whole: dict[str, str]
@@ -247,7 +247,7 @@ class Race(NamedTuple):
 
 @pytest.fixture(scope="module")
 def race(tmp_path_factory: pytest.TempPathFactory) -> Race:
-    """Processes that begin with a cold folder: one of them compiles the kernels, once."""
+    """Starts two processes with an empty folder; only one compiles each kernel, only once."""
     folder, racing = tmp_path_factory.mktemp("cold"), []
     for arguments in (["few"], []):
         racing.append(start_kernels(folder, *arguments))
@@ -258,13 +258,13 @@ def race(tmp_path_factory: pytest.TempPathFactory) -> Race:
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, str]:
-    """Hashes of a process that had the environment's code."""
+    """Returns the hashes of a process that used the environment's code."""
     return hash_results(start_kernels())
 
 
 @pytest.fixture(scope="module")
 def loaded(race: Race) -> dict[str, str]:
-    """Hashes of a process that had what the race left, and added nothing."""
+    """Returns the hashes of a process that used the race's folder without adding to it."""
     kept = {*race.folder.iterdir()}
     found = hash_results(start_kernels(race.folder))
     assert {*race.folder.iterdir()} == kept

@@ -1,4 +1,4 @@
-"""Noise that meets a target, and the files that remember it."""
+"""Noise that meets a target, and the files that cache it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def answer_path(
 
 @pytest.fixture(autouse=True)
 def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Second opinions cost more than prices: one test asks for them."""
+    """Skips second opinions, which cost more than prices, except in the test of checks."""
     if "checks" not in request.node.name:
         monkeypatch.setattr(noise_calibration, "_cached_checks", lambda *_: ({}, {}))
 
@@ -89,7 +89,7 @@ MET: list[tuple[list[Mechanism], Selection | None, Target]] = [
         for accountant in ("pld", "rdp", "rdp_2017")
         for rate, count in ((64 / 1437, 10), (1.0, 20))
         for epsilon in (0.1, 1.0, 8.0)
-        if rate == 1 or epsilon != 1 or accountant == "pld"  # others price samples slowly
+        if rate == 1 or epsilon != 1 or accountant == "pld"  # others are slow on samples
     ),
     *(
         (mixed(1.0, RATE, STEPS), None, aim(epsilon, delta))
@@ -128,7 +128,7 @@ def test_a_plan_meets_its_target_by_one_factor_on_all_noise(
 
 @pytest.mark.parametrize("step", [1.5e-3, 0.5])
 def test_the_search_ends_below_a_step_of_a_price_that_rounding_makes(step: float) -> None:
-    """Fourier transforms round, so that on some processors a price falls at one factor."""
+    """On some processors a price falls at one factor, because Fourier transforms round."""
 
     def price(factor: float) -> float:
         return 30.0 / factor * (1 + step / 3 if factor < 0.3 else 1 - 2 * step / 3)
@@ -169,7 +169,7 @@ def test_last_bits_of_an_accountant_do_not_change_the_plan(
     assert f"{first.mechanisms[0].noise_multiplier:.6g}" == str(
         first.mechanisms[0].noise_multiplier
     )
-    # The price belongs to the noise in use.
+    # The price is that of the noise in use.
     price = original(first.mechanisms, 1e-5, "pld", interval=1e-4)
     assert price <= first.realised_epsilon <= price * (1 + 1.1e-5)
     if rate == 1:
@@ -271,7 +271,7 @@ def test_a_search_ends_just_below_its_target_or_says_why(
     assert factor == prices[-1]
     assert (1 - tolerance) * target <= value <= target
     assert len(prices) <= 80
-    # a price far from the target may take more memory than there is
+    # a price far from the target may need more memory than is available
     assert all(abs(math.log(b / a)) <= 3 + 1e-9 for a, b in itertools.pairwise(prices))
 
 
@@ -312,7 +312,7 @@ def test_a_risk_has_the_largest_epsilon_that_it_permits(
 @pytest.mark.parametrize("price", [0.5, 5.9, 6.1, 100.0, 1e9])
 @pytest.mark.parametrize("lowest", [0.0, 2.0])
 def test_a_price_far_above_its_target_is_a_bound(exact: bool, price: float, lowest: float) -> None:
-    """A bound at most six times the target is priced with more noise, unless it is below it."""
+    """More noise gives a bound up to six times the target; a bound below the target is dropped."""
     asked = []
 
     class Prices:
@@ -340,7 +340,7 @@ def test_a_price_far_above_its_target_is_a_bound(exact: bool, price: float, lowe
 
 @pytest.mark.parametrize("off", [0.9985, 1.0012])
 def test_a_fine_price_decides_what_a_coarse_one_proposes(off: float) -> None:
-    """The fine grid's may lie above the coarse one's, and so above the target."""
+    """The price on the fine grid may exceed the coarse one, and therefore the target."""
     fine = accountants.pld_interval(2.0)
 
     class Prices:
@@ -358,7 +358,7 @@ def test_a_fine_price_decides_what_a_coarse_one_proposes(off: float) -> None:
     assert 0.999 * 2 <= realised <= 2
 
 
-# what is not calibrated
+# what cannot be calibrated
 
 
 @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ def test_the_target_of_a_plan_has_its_risk_and_no_price_for_patients() -> None:
         mechanisms=(relative(1.0, 4),),
         n=1437,
         epsilon=1.0,
-        delta=0.5,  # what an allowed delta was is not judged again
+        delta=0.5,  # a stored delta is not checked again
         accountant="pld",
         realised_epsilon=0.9,
         patients=Patients(images=3, epsilon=2.5),
@@ -468,7 +468,7 @@ def test_the_target_of_a_plan_has_its_risk_and_no_price_for_patients() -> None:
     assert Target.of_plan(replace(plan, patients=None, risk=None)).epsilon == 1.0
 
 
-# a plan priced again
+# pricing a plan again
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def test_a_plan_priced_again_has_its_price_to_one_to_groups_and_to_several_fits(
     parts: list[Mechanism], selection: Selection | None, accountant: str, tmp_path: Path
 ) -> None:
     plan = solve(parts, 1.0, tmp_path, accountant, selection)
-    # what a price depends on: no sensitivity and no words
+    # prices depend neither on sensitivities nor on descriptions
     plan = replace(
         plan,
         mechanisms=tuple(

@@ -1,4 +1,4 @@
-"""Noise in shares: the theorem by exact convolutions, and the price without it, which fails."""
+"""Noise in shares: the theorem by exact convolutions, and the naive price, which is too low."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.support.mechanisms import gaussians
 
 Floats = npt.NDArray[np.float64]
 Shares = tuple[float, ...]
-# Laws reach so many steps to each side; beyond are probabilities below 1e-60.
+# Distributions have this many steps on each side; probabilities beyond are below 1e-60.
 REACH = 60
 
 
 @functools.cache
 def law_of(share: float) -> Floats:
-    """Returns the probabilities of round(share Z) at -REACH ... REACH."""
+    """Returns the probabilities of round(share Z) from -REACH to REACH."""
     k = np.arange(REACH + 1)
     side = ndtr((0.5 - k) / share) - ndtr((-0.5 - k) / share)
     return np.concatenate([side[:0:-1], side])
@@ -45,7 +45,7 @@ def law_of_total(shares: Shares) -> Floats:
 
 
 def shifted(law: Floats, steps: int) -> tuple[Floats, Floats]:
-    """Returns the law of a total without and with a unit that adds so many steps."""
+    """Returns the distribution of a total without and with a unit that adds `steps`."""
     return np.pad(law, (0, steps)), np.pad(law, (steps, 0))
 
 
@@ -62,7 +62,7 @@ def theta(share: float) -> float:
 
 
 def log_factors(coordinates: Sequence[Shares]) -> tuple[float, float]:
-    """Returns L+ and L- of the theorem for coordinates of any shares."""
+    """Returns L+ and L- of the theorem, given the shares of each coordinate."""
     taus = [math.prod(map(theta, each)) - 1 if len(each) > 1 else 0.0 for each in coordinates]
     assert max(taus) < 1
     return math.fsum(map(math.log1p, taus)), -math.fsum(math.log1p(-tau) for tau in taus)
@@ -77,7 +77,7 @@ def variance(shares: Shares) -> float:
     return math.fsum(share**2 for share in shares)
 
 
-# of one coordinate; every tau is below 1
+# shares of one coordinate; every tau is below 1
 PROVEN: list[Shares] = [
     (0.5, 0.5),
     (0.5, 2.0),
@@ -119,7 +119,7 @@ def cut(law: Floats, reach: int = 20) -> Floats:
 def check_profile(
     one: Floats, other: Floats, mu: float, coordinates: Sequence[Shares], slack: float = 1e-12
 ) -> None:
-    """Fails unless the laws without and with a unit keep to the theorem, in both directions."""
+    """Checks that totals without and with a unit satisfy the theorem, in both directions."""
     for epsilon in np.linspace(0, 5 * mu, 16):
         for pair in ((one, other), (other, one)):
             exact = profile(*pair, epsilon)
@@ -138,7 +138,7 @@ def test_one_coordinate_keeps_to_the_theorem(shares: Shares, steps: int) -> None
     [
         ((0.5, 0.5), (0.5, 0.5)),
         ((0.6, 0.6, 0.6), (0.7, 0.7, 0.7)),
-        # the diagonal and the rest of a symmetric matrix
+        # the diagonal and the other entries of a symmetric matrix
         ((1.0, 1.0), (1 / math.sqrt(2), 1 / math.sqrt(2))),
         ((0.3,), (0.5, 1.0)),
     ],
@@ -162,7 +162,7 @@ def test_two_coordinates_keep_to_the_theorem(
 def test_a_second_release_that_follows_the_first_keeps_to_the_theorem(
     shares: Shares, rule: str
 ) -> None:
-    """A unit moves the first total by 1 step, and the second by up to 2, by a rule on the first."""
+    """A unit moves the first total by 1 step, and the second by up to 2, depending on the first."""
     reach = 20
     law = cut(law_of_total(shares), reach)
     totals = np.arange(-reach, reach + 2)
@@ -181,7 +181,7 @@ def test_a_second_release_that_follows_the_first_keeps_to_the_theorem(
 
 @pytest.mark.parametrize("shares", [each for each in PROVEN if len(each) > 1], ids=str)
 def test_fractional_parts_are_nearly_uniform_given_the_real_sum(shares: Shares) -> None:
-    """The step of the proof that the theorem rests on, with densities in place of Fourier sums."""
+    """Checks the proof's central step, with densities in place of Fourier sums."""
     tau = math.prod(map(theta, shares)) - 1
     first, *others = np.square(shares)
     total = first + sum(others)
@@ -205,7 +205,7 @@ def test_fractional_parts_are_nearly_uniform_given_the_real_sum(shares: Shares) 
 def test_the_naive_price_fails_for_small_shares(
     shares: Shares, at_least: float, largest_epsilon: float
 ) -> None:
-    """The Gaussian of the same variance promises less than these totals reveal."""
+    """A Gaussian of the same variance promises more privacy than these totals have."""
     without, with_unit = shifted(law_of_total(shares), 1)
     mu = 1 / math.sqrt(variance(shares))
     excess = max(
@@ -231,7 +231,7 @@ def test_shares_of_the_honest_are_never_short() -> None:
         share, honest = split_noise(deviation, parties, colluders), parties - colluders
         assert honest * Fraction(share) ** 2 >= Fraction(deviation) ** 2
         assert share <= deviation / math.sqrt(honest) * (1 + 1e-15)
-        # the diagonal's promise holds off the diagonal, where `releases` divides by sqrt(2)
+        # the bound also holds off the diagonal, where `releases` divides by sqrt(2)
         elsewhere = math.nextafter(share * math.sqrt(0.5), math.inf)
         assert 2 * honest * Fraction(elsewhere) ** 2 >= Fraction(deviation) ** 2
         short += honest * Fraction(deviation / math.sqrt(honest)) ** 2 < Fraction(deviation) ** 2
@@ -266,7 +266,7 @@ def test_shares_of_the_honest_are_never_short() -> None:
 def test_shares_and_penalties_without_a_price_are_refused(
     call: Callable[[], Any], message: str
 ) -> None:
-    """At least one site is honest, noise is within the sampler's, and shares are not too small."""
+    """Prices need an honest site, noise that the sampler can draw, and shares of a minimum size."""
     with pytest.raises(PrivacyError, match=message):
         call()
     assert split_noise(SMALLEST_SHARE * 2, 5, 1) == SMALLEST_SHARE
@@ -290,7 +290,7 @@ def test_the_penalty_bounds_the_theorems_closely(
 
 
 def test_the_constant_holds_wherever_it_is_claimed() -> None:
-    """h q <= 1/50 suffices, in place of shares of 16 steps."""
+    """h q <= 1/50 is enough; shares of 16 steps are not needed."""
     for honest in (2, 3, 10, 1_000, 10**6):
         q = mpmath.mpf(1) / (50 * honest)
         tau = (1 + 2 * (q + q**4 / (1 - q))) ** honest - 1
@@ -314,7 +314,7 @@ def test_epsilon_is_rounded_up_and_never_down() -> None:
         asked.append(delta)
         return 0.0
 
-    # P and L+ are below 10^-1000, and so below the distances to the next floats
+    # P and L+ are below 10^-1000, far below the distance to the next float
     least = Fraction(1, 10**1_000)
     assert Fraction(penalty.price_epsilon(costs_nothing, 0.25)) > least
     assert Fraction(asked[0]) * (1 + least) < Fraction(1, 4)

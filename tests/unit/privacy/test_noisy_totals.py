@@ -1,4 +1,4 @@
-"""How many units a result needs: by simulation of the noise, and by SciPy's own law."""
+"""How many units a result needs, by simulating the noise and by SciPy's distribution."""
 
 from __future__ import annotations
 

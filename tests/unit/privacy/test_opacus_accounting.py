@@ -1,4 +1,4 @@
-"""Opacus's accounting without the rest of Opacus: the same numbers, and no torch."""
+"""Opacus's accounting gives the same numbers without the rest of Opacus and without torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HISTORIES = st.lists(st.tuples(NOISES, RATES | st.just(1.0), COUNTS), min_size=1
 
 
 def answer(accountant: Any, history: list[tuple[float, float, int]], delta: float) -> Any:
-    """The epsilon of a history, or the kind of error in place of one."""
+    """Returns the epsilon of a history, or the type and text of an error."""
     accountant.history = history
     try:
         return accountant.get_epsilon(delta, eps_error=0.1)

@@ -1,4 +1,4 @@
-"""Plans: what seeds derive from, how a budget is shared, and which plans a fit refuses."""
+"""Plans: how seeds are derived and a budget is shared, and which plans a fit refuses."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_seeds_depend_on_noise_and_guarantee_but_not_on_words(
 
 
 def test_how_a_mechanism_is_described_is_no_part_of_a_plan() -> None:
-    """Rewording a description changes no plan, no file and no seed, not even of an old audit's."""
+    """Rewording a description changes no plan, file or seed, not even in an old audit."""
     told, untold = mechanism(released="other words"), mechanism(released="")
     assert told == untold == PART
     assert len({told, untold, PART}) == 1
@@ -158,14 +158,14 @@ def test_shares_of_a_budget() -> None:
     assert split_budget([(0.1, []), (0.9, last)]) == tuple(last)
 
 
-# what a plan, a mechanism and a selection refuse
+# plans, mechanisms and selections that are refused
 
 
 @pytest.mark.parametrize(
     ("name", "good", "bad", "limits"),
     [
         ("sensitivity", [1e-9, 1e9], [0.0, 0.9e-9, 1.1e9, math.inf, math.nan], ("1e-9", "1e9")),
-        # times the sensitivity of 1.25: 1e-20 and 1e20 are reached
+        # with the sensitivity of 1.25, the limits 1e-20 and 1e20 are reached
         ("noise_multiplier", [0.0, 0.8e-20, 0.8e20], [0.7e-20, 0.9e20], ("1e-20", "1e+20", 1.25)),
         ("noise_multiplier", [], [-0.1, math.nan, math.inf], ()),
         ("sample_rate", [1e-12, 1.0], [-0.1, 0.0, 1.0000001, math.nan], ("0", "1")),

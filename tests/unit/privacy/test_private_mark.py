@@ -1,4 +1,4 @@
-"""Heads that earlier versions trained on private rows stay known as private."""
+"""Heads that earlier versions trained on private rows are still marked as private."""
 
 from __future__ import annotations
 

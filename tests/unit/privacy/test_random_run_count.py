@@ -1,4 +1,4 @@
-"""The random number of runs; the best run is released."""
+"""The number of runs is random, and the best run is released."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_number_of_runs_is_what_is_priced(mean: float) -> None:
     likely = np.flatnonzero(expected * 20_000 > 20)
     counts = drawn[likely[likely < len(drawn)]]
     wanted = 20_000 * expected[likely[: len(counts)]]
-    # Chi squared: beyond mean + 5 deviations with probability 1e-6.
+    # A chi-square variable exceeds mean + 5 deviations with probability 1e-6.
     assert ((counts - wanted) ** 2 / wanted).sum() < len(counts) + 5 * math.sqrt(2 * len(counts))
 
 

@@ -1,4 +1,4 @@
-"""Releases: noise as priced, counted, each seed's and each mechanism's own."""
+"""Releases have the noise that was priced, are counted, and share noise with no other release."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_noise_has_the_plan_s_deviation_and_differs_by_seed_mechanism_and_releas
 
 
 def test_noise_is_not_smaller_by_a_percent_than_priced() -> None:
-    """The estimate's own error is 1 / sqrt(2 * 2^20), 0.07%."""
+    """The estimate of the deviation has an error of 1 / sqrt(2 * 2^20) = 0.07%."""
     drawn = releases(mechanism("a"), seeds=(1,)).release_gaussian("a", zero(1, 2**20))
     assert float(drawn.std()) == pytest.approx(1.0, rel=0.003)
 
@@ -79,7 +79,7 @@ def test_a_matrix_takes_its_noise_row_by_row_however_much_is_drawn_at_a_time(siz
 
 
 def test_noise_drawn_ahead_is_that_of_the_releases() -> None:
-    """A head that adds it itself counts itself."""
+    """A head that adds this noise itself must count its releases."""
     one, other = (releases(mechanism("a", count=5)) for _ in range(2))
     wanted = [one.release_gaussian("a", zero(2, 9, step=2.0**-9)) for _ in range(5)]
     parts = [other.draw_ahead("a", 2.0**-9, count, 9) for count in (3, 2)]
@@ -164,12 +164,12 @@ def test_what_may_not_be_released_together_is_refused() -> None:
     for call, message in refused:
         with pytest.raises(PrivacyError, match=message):
             call()
-    # noise of 2^39 is just below 2^48 steps, of which there is no more
+    # noise of 2^39 is just below 2^48 steps, the largest number allowed
     assert releases(loud).release_gaussian("a", zero(2, 3, step=2.0**-8)).isfinite().all()
 
 
 def test_what_leaves_is_on_the_grid_of_the_sums() -> None:
-    """Whole numbers of steps, before and after: no bit below a step can tell of the rows."""
+    """Sums are whole numbers of steps before and after, so smaller bits reveal nothing."""
     taken = releases(mechanism("a", count=2))
     taken.kept, step = {}, 2.0**-12
     for released in (
@@ -186,12 +186,12 @@ def test_sums_off_the_grid_are_not_released() -> None:
     with pytest.raises(PrivacyError, match="a: sums are not whole numbers of steps"):
         taken.release_gaussian("a", GridSum(torch.full((2, 3), 0.5, dtype=torch.float64), 1.0))
     with pytest.raises(PrivacyError, match="a: sums are not whole numbers of steps"):
-        releases(mechanism("a")).release_gaussian("a", GridSum(torch.zeros(2, 3)))  # of float32
+        releases(mechanism("a")).release_gaussian("a", GridSum(torch.zeros(2, 3)))  # float32 sums
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 40), (2, 3, 7), (2, 4, 1, 5), (2, 5, 30)])
 def test_an_observer_gets_the_bits_of_a_release(shape: tuple[int, ...]) -> None:
-    """Two ways through the code; sums may be a part of a larger array."""
+    """Tests both code paths; sums may be part of a larger array."""
     larger = shape if len(shape) == 1 else (*shape[:-1], 40)
     units = (100 * torch.randn(larger, dtype=torch.float64)).round()[..., : shape[-1]]
     sums = GridSum(units, 2.0**-12).divide_by(3.0)
@@ -220,7 +220,7 @@ def test_an_observer_sees_the_float32_sums_of_a_head_by_seed() -> None:
 
 
 def test_a_part_of_a_fit_has_its_sources_and_counts_by_itself() -> None:
-    """Noise of a release from published seeds could be subtracted."""
+    """Noise from public seeds could be subtracted from a release."""
     shared, observer = (cast(Any, SimpleNamespace()) for _ in range(2))
     for given in ({"entropy": SystemEntropy(), "shared": shared}, {"observer": observer}):
         whole = releases(mechanism("a"), seeds=(1,), **given)
@@ -244,7 +244,7 @@ def test_sums_that_cannot_be_counted_are_not_released(value: float) -> None:
 
 
 def test_the_same_sums_on_another_grid_are_released_to_within_a_step() -> None:
-    """The noise is one Gaussian, rounded to either grid."""
+    """Releases on both grids round the same Gaussian."""
     steps = (2.0**-30, 2.0**-10)
     fine, coarse = (
         releases(mechanism("a")).release_gaussian("a", zero(2, 9, step=each)) for each in steps
@@ -264,7 +264,7 @@ def test_a_chain_of_cohorts_has_its_noise_whoever_draws_it(entropy: Any) -> None
 
 @pytest.mark.parametrize("take", ["release_gaussian", "release_symmetric"])
 def test_sums_of_several_sites_take_the_sites_noise_also_in_a_chain_of_cohorts(take: str) -> None:
-    """The seeds of a fit of several sites are public, so no noise may come from them."""
+    """The seeds of a fit of several sites are public, so they must not determine any noise."""
     running = RunningSums(Factorisation.make(4), [], names=("a",), n=10)
     shared = Mock(add_up=Mock(side_effect=lambda _, local, **__: local + 7))
     taken = releases(mechanism("a"), seeds=(1,), running=running, shared=shared)

@@ -1,4 +1,4 @@
-"""Permitted risks: the inverse of what a plan allows, by closed form, search and rounding."""
+"""Permitted risks: the inverse of a plan's bounds, by closed form, search and rounding."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from dpprobe.privacy.trade_off import Allowed, bound_attacks
 from tests.support.mechanisms import best_of, gaussians
 
 DELTA = 1e-5
-# Targets are met where six decimals, rounded up, meet them; mu is then smaller by this at most.
+# Bounds are rounded up to six decimals before comparing; this lowers mu by at most this much.
 ROUNDING = 2e-6
 
 
 def allowed(mu: float, rate: float = 0.5) -> tuple[float, float]:
-    """What a statement prints of mu: the advantage, and the true positive rate at a rate."""
+    """Returns the advantage and the true-positive rate that a statement prints for mu."""
     bounds = bound_attacks([gaussians(1 / mu)], [rate], delta=DELTA, epsilon=1.0)
     return 2 * bounds.balanced_accuracy - 1, bounds.true_positives[0]
 
@@ -75,7 +75,7 @@ def test_risks_of_sampled_plans_are_those_of_riskcal(
 
 @pytest.mark.parametrize(
     ("risk", "mu", "epsilon"),
-    # shared values of the literature's formula mu = 2 Phi^-1((1 + h) / 2), and epsilon at 1e-5
+    # common values of the literature's formula mu = 2 Phi^-1((1 + h) / 2), and epsilon at 1e-5
     [
         (Risk(advantage=0.05), 0.125, 0.44),
         (Risk(advantage=0.1), 0.251, 0.93),
@@ -112,7 +112,7 @@ def test_the_printed_rate_attains_its_target_and_never_exceeds_it(at: float, sha
 
 @given(advantage=st.floats(0.003, 0.9), delta=st.sampled_from([1e-3, 1e-5, 1e-8]))
 def test_epsilon_is_rounded_down_to_six_digits(advantage: float, delta: float) -> None:
-    """dp-accounting, of the epsilon that is written down: at least its noise is calibrated."""
+    """dp-accounting calibrates at least this noise to the rounded epsilon."""
     risk = Risk(advantage=advantage)
     try:
         epsilon = risk.to_epsilon(delta)
@@ -168,7 +168,7 @@ def test_a_plan_that_samples_keeps_to_the_risk_and_nearly_attains_it(
         return check(mechanisms, *rest)
 
     monkeypatch.setattr(accountants, "check_epsilons", counted)
-    part = gaussians(1.0, 0.2, count=5)  # no other test checks it, so no check is remembered
+    part = gaussians(1.0, 0.2, count=5)  # no other test caches its checks
     plan = solve(part, epsilon=risk, folder=tmp_path, checked=True)
     assert asked == [plan.mechanisms[0].noise_multiplier], "only the last plan needs checks"
     assert len(plan.checks) == 2
@@ -176,7 +176,7 @@ def test_a_plan_that_samples_keeps_to_the_risk_and_nearly_attains_it(
     assert plan == replace(alone, risk=risk.to_dict())
     assert risk.permits(plan)
     assert not risk.permits(solve(part, epsilon=plan.epsilon * 1.006, folder=tmp_path))
-    # the same by another library: advantage is delta at epsilon 0
+    # another library agrees: the advantage is delta at epsilon 0
     if risk.advantage is not None:
         noise = plan.mechanisms[0].noise_multiplier
         event = dp_event.PoissonSampledDpEvent(0.2, dp_event.GaussianDpEvent(noise))
@@ -217,7 +217,7 @@ def test_a_plan_names_its_risk_and_shows_a_smaller_one_as_a_fault(tmp_path: Path
 
 
 def test_a_risk_that_no_noise_reaches_is_refused(tmp_path: Path) -> None:
-    """A plan that releases more than the smallest epsilon allows."""
+    """The plan releases more than the smallest epsilon allows."""
     tiny = Risk(true_positives=0.0010011, at=0.001)
     with pytest.raises(PrivacyError, match="permit a larger risk"):
         solve(gaussians(1.0, 0.5, count=3), epsilon=tiny, folder=tmp_path)
@@ -317,7 +317,7 @@ def test_a_risk_is_measured_by_its_own_bound(
     bounds = Allowed(balanced_accuracy=0.7, true_positives=(0.25,), exact=True)
     assert named.rates == rates
     assert named.target == target
-    # advantage = 2 * 0.7 - 1; the rate is the bound at the only false-positive rate asked for
+    # advantage = 2 * 0.7 - 1; the rate is the bound at the only requested false-positive rate
     assert named.measure(bounds) == pytest.approx(0.4 if named.advantage else 0.25)
 
 
@@ -360,7 +360,7 @@ def test_a_budget_in_words_names_its_risk(budget: float, cell: str, row: str, ti
 
 
 def test_an_advantage_in_full_says_what_it_allows_about_rare_units() -> None:
-    """TPR at 0.1% FPR is at most 0.001 + advantage, and exp(epsilon) * 0.001 + delta."""
+    """TPR at 0.1% FPR is at most 0.001 + advantage, and at most exp(epsilon) * 0.001 + delta."""
     assert math.exp(0.9318) * 0.001 + 1e-5 == pytest.approx(0.002549, abs=1e-6)
     assert risk.budget_in_full(SURE) == "0.9318 (advantage 0.1, TPR at most 0.26% at 0.1% FPR)"
     without_delta = RiskEpsilon(0.9, "advantage-0.1")
@@ -369,7 +369,7 @@ def test_an_advantage_in_full_says_what_it_allows_about_rare_units() -> None:
     )
     loose = RiskEpsilon(0.5, "advantage-0.1", 1e-3)  # exp(0.5) * 0.001 + 0.001 = 0.00265
     assert risk.budget_in_full(loose) == "0.5 (advantage 0.1, TPR at most 0.27% at 0.1% FPR)"
-    large = RiskEpsilon(6.0, "advantage-0.1", DELTA)  # exp(6) * 0.001 = 0.4 says less than 0.101
+    large = RiskEpsilon(6.0, "advantage-0.1", DELTA)  # exp(6) * 0.001 = 0.4 is weaker than 0.101
     assert risk.budget_in_full(large).endswith("at most 10.1% at 0.1% FPR)")
     assert risk.budget_in_full(RiskEpsilon(9.0, "advantage-0.9995")).endswith("100% at 0.1% FPR)")
     for plain in (0.5, RATE):
@@ -380,7 +380,7 @@ def test_risks_are_explained_once_each_with_the_range_of_their_epsilons() -> Non
     another = RiskEpsilon(1.4, "advantage-0.1", DELTA)
     assert risk.explain_risks([0.5, math.inf]) == ""
     assert risk.explain_risks([RATE]) == "TPR 0.01 at FPR 0.001 is ε 3.2132"
-    # exp(1.4) * 0.001 + 1e-5 = 0.004065: the larger epsilon of the group decides
+    # exp(1.4) * 0.001 + 1e-5 = 0.004065: the group's larger epsilon decides
     assert risk.explain_risks([another, 0.5, SURE, RATE]) == (
         "advantage 0.1 is ε 0.9318 to 1.4 (TPR at most 0.41% at 0.1% FPR); "
         "TPR 0.01 at FPR 0.001 is ε 3.2132"

@@ -1,4 +1,4 @@
-"""The rounded Gaussian: its probabilities are proven, its bits compared, its law sampled."""
+"""The rounded Gaussian: its probabilities, bits and samples against proofs and references."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def drawn(size: int, deviation: float, seed: int = 1, name: str = "noise") -> An
 
 
 def exact_density(x: Any) -> Any:
-    """f(x), by mpmath."""
+    """Returns f(x), computed by mpmath."""
     return TABLE.scale * mpmath.exp(-(mpmath.mpf(x) ** 2) / 2)
 
 
-# The proof's parts.
+# Parts of the proof.
 
 
 def test_floors_and_ceilings_enclose_the_density() -> None:
-    """In all of a strip, as the density falls; against 50 digits."""
+    """The density falls, so a strip's ends suffice; the comparison has 50 digits."""
     with mpmath.workdps(DIGITS):
         edges = [exact_density(mpmath.mpf(strip) / 2**STRIP_BITS) for strip in range(STRIPS + 1)]
         for strip in range(STRIPS):
@@ -69,7 +69,7 @@ def test_floors_and_ceilings_enclose_the_density() -> None:
 
 
 def test_cells_of_the_tail_are_enclosed() -> None:
-    """Each step to the next strip takes a factor of exp(-8.5) at most off the density."""
+    """From each strip to the next the density is multiplied by at most exp(-8.5)."""
     with mpmath.workdps(DIGITS):
         for strip in range(60):
             assert exact_density(8 + strip) <= mpmath.mpf(TABLE.ceilings[STRIPS]) / 2**strip
@@ -92,7 +92,7 @@ def test_a_words_first_bits_choose_each_floor_exactly_as_often_as_it_weighs() ->
 
 
 def test_further_words_choose_each_rest_exactly_as_often_as_it_weighs() -> None:
-    """Values run through what the first bits leave; every boundary is looked up."""
+    """Tests the values next to every boundary that the first bits leave open."""
     sizes = [TABLE.ceilings[strip] - TABLE.floors[strip] for strip in range(STRIPS)]
     sizes += [2 * TABLE.ceilings[STRIPS] << STRIP_BITS, TABLE.nothing]
     ends = list(itertools.accumulate(sizes))
@@ -113,9 +113,9 @@ def test_further_words_choose_each_rest_exactly_as_often_as_it_weighs() -> None:
 
 
 def test_probabilities_are_those_of_the_rounded_normal() -> None:
-    """To 40 digits: the accepted area between two half integers over all that is accepted.
+    """The accepted area between half integers has its share of the whole, to 40 digits.
 
-    In strip j that is floor_j times the width, and the integral of f - floor_j of the rest.
+    In strip j, the area is floor_j times the width, plus the integral of f - floor_j.
     """
     with mpmath.workdps(DIGITS):
         for deviation in (0.3, 1.0, 7.5):
@@ -134,7 +134,7 @@ def above(floor: Any, x: Any) -> Any:
 
 
 def accepted_area(ends: Sequence[Any]) -> list[Any]:
-    """The accepted area from 0 to each of some ends, ascending, and to infinity."""
+    """Returns the accepted areas from 0 to each of the sorted ends, and to infinity."""
     cuts = sorted({mpmath.mpf(strip) / 2**STRIP_BITS for strip in range(STRIPS + 1)} | set(ends))
     sums, total = {}, mpmath.mpf(0)
     for left, right in itertools.pairwise(cuts):
@@ -157,7 +157,7 @@ def accepted_area(ends: Sequence[Any]) -> list[Any]:
 
 @functools.cache
 def nodes() -> list[tuple[Any, Any]]:
-    """Returns 48 points of Gauss-Legendre quadrature, on [-1, 1]."""
+    """Returns 48 points of Gauss-Legendre quadrature on [-1, 1]."""
     nodes: list[tuple[Any, Any]] = GaussLegendre(mpmath.mp).calc_nodes(5, 200)
     return nodes
 
@@ -206,11 +206,11 @@ def test_192_bit_integers_are_exact(
     assert int(round_product(*words)) == exact % 2**64
 
 
-# Draw by draw, against whole numbers and mpmath alone.
+# Single draws, compared only with whole numbers and mpmath.
 
 
 class Reference:
-    """The numbers of words, slowly: one piece of all, laid end to end; one point; its rounding."""
+    """Computes numbers slowly: finds a word's piece in one list, takes a point, and rounds it."""
 
     def __init__(self, further: Iterator[int], deviation: float) -> None:
         self._further = further
@@ -255,12 +255,12 @@ class Reference:
         return -least if word >> CHOICE_BITS & 1 else least
 
     def _rounded(self, x: int, places: int, excluded: int) -> int:
-        """The integer nearest to deviation x; of an end that x does not reach, just before it."""
+        """Returns the integer nearest to deviation x, or to values just below if x is excluded."""
         doubled = 2 * self._over * x + (self._under << places) - excluded
         return doubled // (2 * self._under << places)
 
 
-# Floors, rests, the tail and nothing: where each ends.
+# Ends of the floors, the rests, the tail and the remainder that gives no number.
 RESTS = [ceiling - floor for ceiling, floor in zip(TABLE.ceilings, TABLE.floors, strict=False)]
 PIECES = [
     *itertools.accumulate(
@@ -271,7 +271,7 @@ PIECES = [
 
 @functools.cache
 def under(y: int, below: int, x: int, places: int) -> bool:
-    """y / 2^below < f(x / 2^places), to 120 digits, within which no test comes to an end."""
+    """Decides if y / 2^below < f(x / 2^places), to 120 digits, which is enough in all tests."""
     with mpmath.workdps(120):
         height = exact_density(mpmath.mpf(x) / 2**places)
         difference = height - mpmath.mpf(y) / mpmath.mpf(2) ** below
@@ -296,11 +296,11 @@ def test_every_number_is_that_of_exact_arithmetic_on_the_same_words(
     np.testing.assert_array_equal(drawn(count, deviation, seed=17), wanted)
 
 
-# Chosen words: what is too rare to be met with.
+# Chosen words, for cases that are too rare to occur by chance.
 
 
 class Script:
-    """A keystream of chosen words, then of random ones; notes how many were taken."""
+    """A keystream of chosen words, followed by random ones."""
 
     def __init__(self, words: Sequence[int], further: Sequence[int]) -> None:
         rest = Keystream.from_seed(99, "the rest").draw_words(4096).tolist()
@@ -322,7 +322,7 @@ class Part:
 
 
 def scripted(word: int, further: Sequence[int], deviation: float) -> int:
-    """The sampler's number of a chosen word, as the reference's: the first, and started anew."""
+    """Checks that sampler and reference agree on a word, at first and after a rejection."""
     nothing = PIECES[2 * STRIPS]
     anew = main_word(nothing, 7), [further_word(nothing), word, *further]
     numbers = set()
@@ -336,12 +336,12 @@ def scripted(word: int, further: Sequence[int], deviation: float) -> int:
 
 
 def main_word(value: int, position: int, negative: bool = False) -> int:
-    """A number's word, from where it lies among the pieces."""
+    """Returns the first word for a value among the pieces."""
     return position << CHOICE_BITS + 1 | negative << CHOICE_BITS | value >> SHARE_BITS
 
 
 def further_word(value: int) -> int:
-    """The word that says where among the pieces a number lies that the first bits leave open."""
+    """Returns the second word for a value that the first word's bits leave open."""
     return (value % 2**SHARE_BITS) << CHOICE_BITS
 
 
@@ -350,7 +350,7 @@ def start_of_floor(strip: int) -> int:
 
 
 def expansion(x: Fraction, count: int) -> tuple[int, int, list[int]]:
-    """A strip, a position in it, and further words: the digits of x."""
+    """Returns the digits of x: a strip, a position within it, and further words."""
     digits = math.floor(x * 2 ** (STRIP_BITS + POSITION_BITS + 64 * count))
     words = [digits >> 64 * k & 2**64 - 1 for k in reversed(range(count))]
     strip, position = divmod(digits >> 64 * count, 2**POSITION_BITS)
@@ -366,7 +366,7 @@ def expansion(x: Fraction, count: int) -> tuple[int, int, list[int]]:
 def test_positions_beside_a_tie_take_words_until_they_are_decided(
     deviation: float, tie: int, levels: int, negative: bool
 ) -> None:
-    """x agrees with (tie - 1/2) / deviation in all words but the last."""
+    """x agrees with (tie - 1/2) / deviation in all words except the last."""
     middle = (tie - Fraction(1, 2)) / Fraction(deviation)
     strip, position, words = expansion(middle, levels + 1)
     for last, wanted in ((0, tie - 1), (2**64 - 1, tie)):
@@ -380,7 +380,7 @@ def test_positions_beside_a_tie_take_words_until_they_are_decided(
 @pytest.mark.parametrize("strip", [0, 1, 64, 200, 300, 450, STRIPS - 1])
 @pytest.mark.parametrize("deviation", [0.3, 7.5, 2.0**40])
 def test_rests_are_accepted_under_the_density_only(strip: int, deviation: float) -> None:
-    """At their ends, and on both sides of the density by a unit and by much."""
+    """Tests the ends of rests, and heights slightly and far below and above the density."""
     start = PIECES[STRIPS + strip - 1]
     size = PIECES[STRIPS + strip] - start
     for position in (0, 2**POSITION_BITS // 3, 2**POSITION_BITS - 1):
@@ -404,7 +404,7 @@ def test_rests_are_accepted_under_the_density_only(strip: int, deviation: float)
 def test_heights_beside_the_density_take_words_until_they_are_decided(
     strip: int, levels: int
 ) -> None:
-    """The height agrees with the density at x in all words but the last."""
+    """The height agrees with the density at x in all words except the last."""
     start, position = PIECES[STRIPS + strip - 1], 123_456_789_012_345
     xs = [0x0123456789ABCDEF, 0xFEDCBA9876543210, 0x5555555555555555][: levels + 1]
     digits = functools.reduce(
@@ -426,13 +426,13 @@ def test_heights_beside_the_density_take_words_until_they_are_decided(
 
 @pytest.mark.parametrize("strip", [0, 1, 2, 5, 20, 64])
 def test_the_tail_s_cells(strip: int) -> None:
-    """At the lowest height all are accepted near their beginning, at the highest none."""
+    """The lowest heights are accepted near a cell's beginning; the highest are always rejected."""
     start, size = PIECES[2 * STRIPS - 1], PIECES[2 * STRIPS] - PIECES[2 * STRIPS - 1]
     geometric = [0] * (strip // 64) + [1 << strip % 64]
     high = [further_word(start + size - 1), *geometric, main_word(0, 0)]
     number = scripted(main_word(start, 2**POSITION_BITS - 1), high, 1000.0)
     assert number == 0
-    if strip < 64:  # the density there begins with 58 words of zeros
+    if strip < 64:  # the density there begins with 58 zero words
         low = [further_word(start), *geometric, *[0] * 150]
         number = scripted(main_word(start, 0, strip % 2 == 1), low, 1000.0)
         assert 1000 * (8 + strip) <= abs(number) <= 1000 * (8 + strip) + 1
@@ -447,7 +447,7 @@ def test_nothing_starts_a_number_anew_with_a_further_word() -> None:
 
 
 def test_hard_numbers_among_others_leave_the_others_as_they_are() -> None:
-    """Marked and hard numbers at the edges of passes and blocks; further words run short."""
+    """Rare numbers are at the edges of passes and blocks; the buffered further words run out."""
     value = PIECES[2 * STRIPS - 1]
     count = 2 * BLOCK + 5
     words = Keystream.from_seed(4, "words").draw_words(count).tolist()
@@ -460,7 +460,7 @@ def test_hard_numbers_among_others_leave_the_others_as_they_are() -> None:
     np.testing.assert_array_equal(numbers, [reference.number(word) for word in words])
 
 
-# What a caller relies on.
+# Properties that callers rely on.
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (1, 1), (3, 7), (4, 0)])
@@ -468,7 +468,7 @@ def test_hard_numbers_among_others_leave_the_others_as_they_are() -> None:
 def test_integers_are_released_as_multiples_of_a_step(
     shape: tuple[int, int], wrong: float | None
 ) -> None:
-    """Sums of any layout, up to the largest; one that is not whole, or larger, is reported."""
+    """Sums may have any layout and size up to the limit; larger or fractional sums are reported."""
     generator = np.random.default_rng(0)
     sums = generator.integers(-(2**20), 2**20, shape[::-1]).astype(float).T
     sums[:1, :1] = -(2.0**53)

@@ -1,4 +1,4 @@
-"""Running sums: totals and noise by the matrices, prices by brute force and by attack."""
+"""Running sums: totals and noise by the matrices, prices by brute force and by an attack."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEP = 2.0**-20
 def release(
     running: RunningSums, sums: torch.Tensor, seed: int, *, noise: float = 2.0, step: float = STEP
 ) -> tuple[torch.Tensor, Releases]:
-    """Releases one cohort's sums, [d] or symmetric [d, d], of sensitivity 0.5."""
+    """Releases one cohort's sums, [d] or symmetric [d, d], with sensitivity 0.5."""
     mechanism = replace(gaussians(noise, name="sum"), sensitivity=0.5)
     plan = made_plan([mechanism], running.n)
     taken = Releases(plan, (seed,), torch.device("cpu"), running=running)
@@ -39,7 +39,7 @@ def release(
 def run_chain(
     factorisation: Factorisation, sums: Sequence[torch.Tensor], *, noise: float = 2.0
 ) -> tuple[list[torch.Tensor], list[Cohort], float]:
-    """Returns all totals, the kept sums, and the deviation stated for the last total."""
+    """Returns all totals, the cohorts, and the deviation stated for the last total."""
     kept: list[Cohort] = []
     totals = []
     for place, part in enumerate(sums):
@@ -51,7 +51,7 @@ def run_chain(
 
 
 def column(factorisation: Factorisation, cohorts: int, place: int) -> list[int]:
-    """Returns what a cohort's sums are multiplied with in each of so many releases."""
+    """Returns the factor of a cohort's sums in each of the first `cohorts` releases."""
     lags = range(cohorts - place)
     reach = len(factorisation.coefficients)
     return [0] * place + [factorisation.coefficients[lag] if lag < reach else 0 for lag in lags]
@@ -74,7 +74,7 @@ def test_the_noise_of_added_sums_grows_with_the_root_of_their_number() -> None:
 
 @pytest.mark.parametrize("factorisation", [ADDED, Factorisation.make(5), YEAR])
 def test_b_times_c_adds_up(factorisation: Factorisation) -> None:
-    """In rationals, C has an inverse, and the float64 factors are its running sums."""
+    """C has a rational inverse, and the float64 factors are its running sums."""
     c = factorisation.coefficients
     exact: list[Fraction] = []
     for k in range(12):
@@ -95,14 +95,14 @@ def test_the_column_norm_is_not_below_its_square_root() -> None:
 
 @pytest.mark.parametrize("factorisation", [ADDED, YEAR])
 def test_a_unit_moves_all_outputs_by_at_most_the_column_norm(factorisation: Factorisation) -> None:
-    """By brute force: outputs with and without a unit of each cohort, under the same noise.
+    """Compares outputs with and without a unit of each cohort, under the same noise.
 
-    Norms of a unit of several cohorts add up. With a horizon, their squares do not suffice.
+    Norms of a unit in several cohorts add up. With a horizon, adding their squares is not enough.
     """
     rng = np.random.default_rng(0)
     cohorts, width = 12, 5
     sums = [torch.from_numpy(rng.integers(-(2**30), 2**30, width) * 1.0) for _ in range(cohorts)]
-    unit = torch.tensor([0.3, -0.4, 0.0, 0.0, 0.0], dtype=torch.float64) / STEP  # of norm 0.5
+    unit = torch.tensor([0.3, -0.4, 0.0, 0.0, 0.0], dtype=torch.float64) / STEP  # with norm 0.5
     unit = unit.trunc()
     _, before, _ = run_chain(factorisation, sums)
     for places in ((0,), (5,), (11,), (0, 1), (2, 9), (0, 1, 2)):
@@ -114,7 +114,7 @@ def test_a_unit_moves_all_outputs_by_at_most_the_column_norm(factorisation: Fact
         paid = np.linalg.norm(change) / (0.5 * factorisation.column_norm)
         assert paid <= (math.sqrt(len(places)) if factorisation is ADDED else len(places))
     if factorisation is YEAR:
-        assert paid > 2.4  # of three cohorts, where independent releases have 1.74
+        assert paid > 2.4  # three cohorts; independent releases would have 1.74
 
 
 @pytest.mark.parametrize("factorisation", [ADDED, YEAR])
@@ -150,7 +150,7 @@ def guess_rate(factorisation: Factorisation, *, norm: float) -> tuple[float, flo
     """Returns how often an attacker guesses a unit of the first cohort from all twelve outputs.
 
     The attacker knows all other rows, and uses the likelihood ratio of all outputs together. Each
-    of 4,000 entries stands for a fit of its own. Also returns the best rate that mu allows.
+    of 4,000 entries is like a separate fit. Also returns the best rate that mu allows.
     """
     tries, noise = 4000, 1.0
     inside = np.arange(tries) % 2 == 0
@@ -166,7 +166,7 @@ def guess_rate(factorisation: Factorisation, *, norm: float) -> tuple[float, flo
 @pytest.mark.parametrize("factorisation", [ADDED, YEAR])
 def test_an_attack_on_all_outputs_together_stays_at_its_bound(factorisation: Factorisation) -> None:
     rate, bound = guess_rate(factorisation, norm=1.0)
-    assert rate == pytest.approx(bound, abs=0.022)  # three standard errors: the bound is reached
+    assert rate == pytest.approx(bound, abs=0.022)  # within three standard errors of the bound
 
 
 def test_the_attack_finds_noise_that_ignores_later_outputs() -> None:
@@ -180,7 +180,7 @@ def test_the_attack_finds_noise_that_ignores_later_outputs() -> None:
 def test_mixed_sums_and_totals_are_those_of_fractions(
     horizon: int | None, exponents: tuple[int, ...], shape: tuple[int, ...]
 ) -> None:
-    """Cohorts of several sizes and grids, of two mechanisms; all share the finest grid in reach."""
+    """Cohorts differ in size, grid and mechanism; they share the finest grid within the horizon."""
     factorisation, rng = Factorisation.make(horizon), np.random.default_rng(1)
     kept: list[Cohort] = []
     sums: list[Any] = []
@@ -223,7 +223,7 @@ def test_mixed_sums_and_totals_are_those_of_fractions(
 
 @pytest.mark.parametrize("cohorts", [1, 2, 3])
 def test_sums_that_leave_int64_are_refused(cohorts: int) -> None:
-    """By the bound of their units' sensitivities: just below 2^62, and just above it."""
+    """The units' sensitivities bound the sums, here just below 2^62 and just above it."""
     empty: Any = {"sums": {"a": np.zeros(1, np.int64)}, "steps": {"a": 1.0}}
     earlier = [Cohort(n=2**50, outputs={}, **empty) for _ in range(cohorts - 1)]
     running = RunningSums(YEAR, earlier, names=("a",), n=2**50)
@@ -239,4 +239,4 @@ def test_a_horizon_is_a_number_of_cohorts_and_ends() -> None:
     _, kept, _ = run_chain(Factorisation.make(2), [torch.zeros(1).double()] * 2)
     with pytest.raises(PrivacyError, match="cohort 3: epsilon covers only 2"):
         RunningSums(Factorisation.make(2), kept, names=("sum",), n=1)
-    RunningSums(Factorisation.make(None), kept * 100, names=("sum",), n=1)  # added without end
+    RunningSums(Factorisation.make(None), kept * 100, names=("sum",), n=1)  # unlimited

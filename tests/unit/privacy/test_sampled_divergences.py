@@ -1,4 +1,4 @@
-"""Rényi divergences of a release on a Poisson sample are dp-accounting's own, bit for bit."""
+"""Rényi divergences of a Poisson-sampled release are dp-accounting's, bit for bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from dpprobe.privacy.sampled_divergences import SampledAccountant, compute_divergences
 
-# At rate 0.4, order 2.5 needs more than 64 terms, and order 1.1 more than the library adds.
+# At rate 0.4, order 2.5 needs more than 64 terms, and order 1.1 more than the library uses.
 ORDERS = (1.1, 2.5, 9.9, 2, 3, 64, 4096)
 
 

@@ -1,4 +1,4 @@
-"""The privacy loss of a release on a Poisson sample equals dp-accounting's own."""
+"""The privacy loss of a Poisson-sampled release equals dp-accounting's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Poisson batches and seeds."""
+"""Poisson batches and their seeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_sampler(exact: bool, rows: int, rate: float) -> Sampler:
 
 
 def indicator(exact: bool, rows: int, rate: float, steps: int) -> np.ndarray:
-    """[steps, rows]: how often each row joined each batch."""
+    """Returns how often each row joined each batch, [steps, rows]."""
     hits, sizes = make_sampler(exact, rows, rate).draw_block(steps)
     joined = np.zeros((steps, rows))
     np.add.at(joined, (np.repeat(np.arange(steps), sizes), hits), 1)
@@ -40,7 +40,7 @@ def test_every_row_joins_at_the_rate(exact: bool, rows: int, rate: float) -> Non
     joined = indicator(exact, rows, rate, steps)
     deviation = (rate * (1 - rate) / steps) ** 0.5
     assert np.abs(joined.mean(0) - rate).max() < 5 * deviation
-    # Batch sizes are binomial: a shuffled, fixed-size loader has no variance at all.
+    # Batch sizes are binomial; with a shuffled, fixed-size loader they would not vary.
     sizes = joined.sum(1)
     wanted = rows * rate * (1 - rate)
     assert sizes.var() == pytest.approx(wanted, rel=0.06)
@@ -58,7 +58,7 @@ def test_rows_and_steps_are_independent(exact: bool) -> None:
         assert abs(np.mean(flat[:-lag] * flat[lag:])) < 5 / flat.size**0.5
 
 
-THIRD = [np.nextafter(1 / 3, 0), 1 / 3, np.nextafter(1 / 3, 1)]  # NumPy goes another way from here
+THIRD = [np.nextafter(1 / 3, 0), 1 / 3, np.nextafter(1 / 3, 1)]  # NumPy's algorithm changes here
 
 
 @pytest.mark.parametrize("rate", [1e-4, 0.02, *THIRD, 0.9, 1.0])
@@ -71,7 +71,7 @@ def test_distances_between_hits_are_numpys_geometric_variables(rate: float) -> N
 
 
 def test_no_row_joins_a_batch_twice_whatever_is_drawn() -> None:
-    """An exponential variable of 53 bits is 0 once in a while."""
+    """An exponential variable of 53 bits is sometimes 0."""
 
     class Zeros:
         def standard_exponential(self, size: int) -> np.ndarray:
@@ -127,7 +127,7 @@ def test_a_block_of_a_large_dataset_needs_no_mask() -> None:
 
 
 class Words(Keystream):
-    """A keystream of given words, then of zeros."""
+    """A keystream of given words, followed by zeros."""
 
     def __init__(self, words: list[int]) -> None:
         super().__init__(bytes(32), "given")
@@ -148,7 +148,7 @@ class Words(Keystream):
 def test_a_row_joins_where_its_number_is_below_the_rate(
     rate: float, rows: int, seed: int, agreeing: int
 ) -> None:
-    """In fractions, also if all rows' first digits equal the rate's."""
+    """Compares as fractions, even if the first digits of all rows equal the rate's digits."""
     words = np.random.default_rng(seed).integers(0, 2**64, 80, dtype=np.uint64).tolist()
     length = Fraction(rate).denominator.bit_length() - 1
     for place in range(min(agreeing, length)):
@@ -167,7 +167,7 @@ def test_a_row_joins_where_its_number_is_below_the_rate(
 def test_64_rows_share_words_until_all_are_decided(
     rate: float, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Digit by digit, word by word, over several batches and reads of the keystream."""
+    """Compares digit by digit and word by word, over several batches and reads of the keystream."""
     monkeypatch.setattr("dpprobe.privacy.sampling.WORDS_AT_ONCE", 100)
     length = Fraction(rate).denominator.bit_length() - 1
     words = iter(Keystream.from_seed(3, "s").draw_words(200_000).tolist())
@@ -223,7 +223,7 @@ def test_streams_of_a_seed_are_apart() -> None:
     draws.append(open_stream(8, "noise").random(4).tolist())
     assert len({tuple(draw) for draw in draws}) == 4
     assert open_stream(7, "noise").random(4).tolist() == draws[0]
-    # Seeds that agree in their low 32 bits are still different seeds.
+    # Seeds that share their low 32 bits are still different seeds.
     assert open_stream(7 + 2**32, "noise").random() != open_stream(7, "noise").random()
     assert 0 <= stream_seed(2**128 - 1, "noise") < 2**64
     with pytest.raises(PrivacyError, match="128 bits"):

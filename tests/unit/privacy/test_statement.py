@@ -47,7 +47,7 @@ def test_a_reviewer_can_redo_the_accounting() -> None:
 
 
 def texts_in(values: Any) -> Iterator[str]:
-    """Every text of a statement, and every key."""
+    """Yields every text and every key of a statement."""
     if isinstance(values, dict):
         for key, value in values.items():
             yield from (key, *texts_in(value))
@@ -59,7 +59,7 @@ def texts_in(values: Any) -> Iterator[str]:
 
 
 def added(key: str, **fact: Any) -> set[str]:
-    """The names that a fact adds to a list of the usual statement."""
+    """Returns the names that a fact adds to a list of the usual statement."""
     usual, stated = state_with(), state_with(**fact)
     assert len(stated[key]) == len(set(stated[key])), "nothing is named twice"
     return set(stated[key]) - set(usual[key])
@@ -76,7 +76,7 @@ def test_the_usual_statement_lists_what_every_statement_does() -> None:
 
 
 GROUPED = {"rows_per_unit", "other_names", "copies_of_units"}
-# Each fact adds its own lines to `public` and `not_covered`, and no others.
+# Each fact adds exactly these names to `public` and `not_covered`.
 ADDS: list[tuple[dict[str, Any], set[str], set[str]]] = [
     ({"sampled": True}, set(), set()),
     ({"seeds": [1], "epsilon_all_heads": 1.0}, set(), set()),
@@ -115,7 +115,7 @@ def test_each_fact_adds_its_names(
 
 @pytest.mark.parametrize("key", ["public", "not_covered"])
 def test_facts_add_their_names_together_too(key: str) -> None:
-    """Two facts add what each adds, unless they are about the same thing."""
+    """Two facts add the names of both, unless they are about the same thing."""
     place = ("public", "not_covered").index(key)
     for (one, *said), (other, *also) in itertools.combinations(ADDS, 2):
         both = one.keys() | other.keys()
@@ -202,7 +202,7 @@ def test_a_statement_of_an_unknown_mode_or_a_release_above_one_over_n_is_refused
 @pytest.mark.parametrize("unit", Plan.UNITS)
 @pytest.mark.parametrize("mode", ["benchmark", "release"])
 def test_a_statement_holds_no_sentence(unit: str, mode: str) -> None:
-    """A text is a name, a number or a hash; only labels of accountants have several words."""
+    """Each text is a name, a number or a hash; only labels of accountants have several words."""
     values = state_with(
         unit=unit,
         mode=mode,
@@ -220,7 +220,7 @@ def test_a_statement_holds_no_sentence(unit: str, mode: str) -> None:
     assert not [item for item in values["mechanisms"] if "released" in item]
 
 
-# what a statement promises
+# promises of a statement
 
 
 def test_a_search_repeats_mechanisms_a_random_number_of_times() -> None:
@@ -261,7 +261,7 @@ def test_where_nothing_is_promised_no_number_says_otherwise(changes: dict[str, A
     for block in filter(None, (values["allows"], values["allows"]["all_heads"])):
         assert (block["balanced_accuracy"], block["exact"]) == (1, False)
         assert block["true_positives"] == {"0.001": 1, "0.01": 1}
-    if changes.get("epsilon") == math.inf:  # floats reveal nothing of noise that is not there
+    if changes.get("epsilon") == math.inf:  # without noise, floats cannot reveal it
         assert values["engine_limits"] is None
         assert "low_bits" not in values["not_covered"]
 

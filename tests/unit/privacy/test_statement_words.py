@@ -1,4 +1,4 @@
-"""The sentences of privacy statements, which are asserted in this module alone."""
+"""The sentences of privacy statements; no other test compares them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tests.support.statements import (
 
 TEMPLATES: Mapping[str, Mapping[str, str]] = read_yaml("statement.yaml")
 RELEASE: dict[str, Any] = {"mode": "release", "seeds": [1], "epsilon_all_heads": 1.0}
-# Together these statements have every name that a statement may hold.
+# Together these statements use every name that a statement can have.
 STATEMENTS: list[dict[str, Any]] = [
     {},
     RELEASE,
@@ -80,12 +80,12 @@ ENGINES = [
 
 @cache
 def every_statement(*, vectors: bool) -> list[dict[str, Any]]:
-    """Statements of all kinds, for each unit of images or of vectors."""
+    """Returns statements of all kinds, for each unit, about images or vectors."""
     stated = []
     for unit in Plan.UNITS:
         for facts in STATEMENTS:
             if (unit in Plan.GROUPS and "patients" in facts) or (vectors and "network" in facts):
-                continue  # a unit of patients has no epsilon beside it; vectors have no network
+                continue  # patients as units have no second epsilon; vectors have no network
             public = facts.get("public_data") or of_backbone()["public_data"]
             public = {**public, **(OUTSIDE if vectors else {})}
             stated.append(state_with(**facts | {"unit": unit, "public_data": public}))
@@ -93,7 +93,7 @@ def every_statement(*, vectors: bool) -> list[dict[str, Any]]:
 
 
 def sentences(statement: dict[str, Any]) -> Iterator[str]:
-    """Every sentence that is written for a statement."""
+    """Yields every sentence that explains a statement."""
     words = explain_statement(statement)
     for field in fields(words):
         value = getattr(words, field.name)
@@ -164,7 +164,7 @@ def test_a_number_is_rounded_up_to_four_digits(epsilon: float, delta: float) -> 
 def test_no_sentence_promises_less_than_its_own_field(
     epsilon: float, delta: float, more: float, worth: float, mu: float, right: float
 ) -> None:
-    """Numbers that a statement has anywhere in its range, in all sentences with a number."""
+    """Checks all sentences that have a number, for values in a statement's whole range."""
     statement = state_with(patients=Patients(images=5, epsilon=2.5), risk={"advantage": 0.25})
     block = {"balanced_accuracy": right, "true_positives": {"0.001": right / 9, "0.01": right / 2}}
     statement |= {"epsilon_target": epsilon, "epsilon_realised": epsilon, "delta": delta}
@@ -417,7 +417,7 @@ def test_what_one_image_s_promise_is_worth_to_a_patient(
         ({"trained": False}, "no data went into", "pretrained"),
         ({"near_duplicate_check": NONE_NEAR}, "pretrained on public data", "look like"),
         ({"near_duplicate_check": NEAR}, "found private rows that look like", "no data went"),
-        # what was not pretrained has seen nothing
+        # without pretraining, no data was seen
         ({"near_duplicate_check": NEAR, "trained": False}, "no data went into", "look like"),
     ],
 )
@@ -470,7 +470,7 @@ def test_what_a_sensitivity_limits_is_told_by_unit(unit: str, words: str) -> Non
     assert explain_statement(state_with(unit=unit)).sensitivity == words
 
 
-# absences: a sentence says that nothing is there only by the fact that shows it
+# absences: a sentence denies something only if a fact shows that it is absent
 
 
 @pytest.mark.parametrize(

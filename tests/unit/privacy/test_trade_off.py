@@ -1,4 +1,4 @@
-"""The best possible attack: closed forms, brute force of the definition, monotonicity."""
+"""The best possible attack: closed forms, brute force by definition, and monotonicity."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.mechanisms import best_of, gaussians, mixed, mixed_delta, sam
 
 RATES = [0.0, 0.001, 0.01, 0.1, 0.5, 1.0]
 DELTA = 1e-5
-# Answers are rounded up to six decimals, after a guard of 1e-12.
+# Answers are rounded up to six decimals, after adding 1e-12.
 UNIT = 1.01e-6
 
 
@@ -29,7 +29,7 @@ def best_attack(*given: Any, **prices: Any) -> list[float]:
 
 
 def sampled_best(noise: float, sample_rate: float, alpha: float) -> float:
-    """The best test of one sampled release, from the two densities themselves.
+    """Returns the error of the best test of one sampled release, from both densities.
 
     Their ratio rises with the output, so by Neyman and Pearson the best test is a threshold.
     """
@@ -47,7 +47,7 @@ def test_one_gaussian_is_its_closed_form_rounded_up(mu: float, rate: float) -> N
 
 @pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.1), (0.7, 0.5), (2.0, 0.9)])
 def test_a_sampled_release_is_bounded_tightly(noise: float, rate: float) -> None:
-    """Above the best test of the definition, and above it by no more than both directions cost."""
+    """The bound exceeds the best test's rate only by the cost of covering both directions."""
     answers = best_attack([gaussians(noise, rate)], RATES, delta=DELTA, epsilon=1.0)
     exact = [sampled_best(noise, rate, alpha) for alpha in RATES]
     for answer, least in zip(answers, exact, strict=True):
@@ -67,14 +67,14 @@ def test_a_selection_is_bounded_by_its_price_alone() -> None:
 
 
 def simple_bound(epsilon: float) -> float:
-    """The balanced accuracy that one (epsilon, delta) allows."""
+    """Returns the balanced accuracy that a single (epsilon, delta) allows."""
     return (math.exp(epsilon) + DELTA) / (1 + math.exp(epsilon))
 
 
 @settings(max_examples=30)
 @given(mu=st.floats(0.01, 8))
 def test_the_balanced_accuracy_of_gaussians_is_an_integral_rounded_up(mu: float) -> None:
-    """(1 + total variation) / 2 from the two densities, which cross at mu / 2."""
+    """The balanced accuracy is (1 + total variation) / 2; the densities cross at mu / 2."""
     above, _ = quad(lambda x: norm.pdf(x - mu) - norm.pdf(x), mu / 2, mu + 40, epsabs=1e-12)
     parts = [gaussians(2 / mu, count=2, name="a"), gaussians(math.sqrt(2) / mu, name="b")]
     answer = bound_attacks(parts, [], delta=DELTA, epsilon=1.0)
@@ -99,7 +99,7 @@ def test_the_balanced_accuracy_of_a_mixed_plan_is_tight() -> None:
 
 
 def test_two_sampled_releases_are_bounded_tightly_by_brute_force() -> None:
-    """All cells of a grid in the plane, taken by their likelihood ratio: Neyman and Pearson."""
+    """Sorts all cells of a grid in the plane by their likelihood ratio (Neyman and Pearson)."""
     noise, rate = 1.0, 0.2
     x = np.linspace(-9, 10, 1501)
     without = norm.pdf(x, 0, noise)

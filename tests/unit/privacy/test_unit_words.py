@@ -1,4 +1,4 @@
-"""The words for units of privacy, in sentences of images and of rows of numbers."""
+"""The words for units of privacy, in sentences about images and about vectors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.unit_words import unit_words, words_of_statement
 from tests.support.statements import OUTSIDE, of_backbone, state_with
 
-# The unit, one with all its rows, and what a head classifies, for images and for vectors.
+# The unit, one unit with all its rows, and what a head classifies, for images and for vectors.
 WORDS = [
     ("image", False, "image", "one training image", "image", "picture"),
     ("image", True, "row", "one training row", "row", "vector"),

@@ -1,4 +1,4 @@
-"""Addresses and paths without what may be secret."""
+"""Addresses and paths are printed without parts that may be secret."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpprobe.data.downloads.addresses import public_addresses, public_url
         ("/home/me/a.csv", "…/a.csv"),
         ("a/b", "a/b"),
         ("ftp://u@h/x", "ftp://u@h/x"),
-        ("/a|b", "/a|b"),  # a pattern, no path
+        ("/a|b", "/a|b"),  # a pattern, not a path
         ("/", "/"),
         (3, 3),
         (None, None),

@@ -1,4 +1,4 @@
-"""Archives are unpacked whole and inside their folder, or not at all."""
+"""An archive is unpacked completely and inside its folder, or not at all."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make(path: Path, files: dict[str, bytes]) -> Path:
 
 
 def refused(archive: Path) -> str:
-    """The error's text; the folder is as empty as before."""
+    """Returns the error's text; checks that unpacking left no files behind."""
     before = sorted(archive.parent.rglob("*"))
     with pytest.raises(DataError) as caught:
         archives.extract_archive(archive, archive.parent / "out")
@@ -105,7 +105,7 @@ def test_what_an_interrupted_one_left_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = make_zip(tmp_path / "data.zip", FILES)
-    # A killed process does not tidy up.
+    # A killed process cannot clean up.
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", Mock(side_effect=KeyboardInterrupt))
         patch.setattr("shutil.rmtree", lambda _: None)
@@ -141,8 +141,8 @@ LINKS = [
     (tarfile.BLKTYPE, ""),
     (tarfile.FIFOTYPE, ""),
 ]
-# Suffix, files, other members, an edit of the archive's bytes, and the message. A changed byte of
-# a tar without a checksum stays unseen here: the file's own checksum finds it.
+# Suffix, files, other members, an edit of the archive's bytes, and the message. A tar without a
+# checksum does not show a changed byte; only the checksum of the whole file does.
 REFUSED: list[tuple[str, dict[str, bytes], list[tarfile.TarInfo], Edit | None, str]] = [
     *(
         (suffix, {"good": b"1", name: b"evil"}, [], None, f"member {name!r} {OUTSIDE}")
@@ -193,7 +193,7 @@ def test_files_out_of_proportion_to_their_archive_are_not_unpacked(
     monkeypatch.setattr(plain_files, "ALWAYS_READ", 10**5)
     assert "less than 1/100" in refused(archive)
     monkeypatch.undo()
-    archives.extract_archive(archive, tmp_path / "data")  # small files may have any proportion
+    archives.extract_archive(archive, tmp_path / "data")  # small files may have any ratio
 
 
 def test_a_link_that_stays_inside_is_kept(tmp_path: Path) -> None:

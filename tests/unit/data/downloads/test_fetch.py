@@ -1,4 +1,4 @@
-"""Downloads from a misbehaving server: the message, the files left, and a later success."""
+"""Downloads from a faulty server: the message, the remaining files, and a later success."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ RIGHT, FULL = Checksum("sha256", SHA256), Mock(side_effect=OSError(errno.ENOSPC,
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     make_quick(monkeypatch, attempts=3)
-    monkeypatch.setattr(downloads, "TIMEOUT", 5)  # a busy machine is no silent server
+    monkeypatch.setattr(downloads, "TIMEOUT", 5)  # busy machines are slow, not silent
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def files(path: Path) -> dict[str, int]:
-    """Reads a folder: name -> bytes."""
+    """Maps the name of each file in a folder to its size in bytes."""
     return {each.name: each.stat().st_size for each in path.parent.iterdir()}
 
 
@@ -79,7 +79,7 @@ def refused(
 ) -> str:
     with pytest.raises(DownloadError) as caught:
         get(url, path, **options)
-    # A WrongDownloadError stays, another may pass.
+    # A WrongDownloadError is permanent; other errors may go away.
     assert error in (None, caught.type)
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith(("data.zip: http://", str(path.parent)))
@@ -87,7 +87,7 @@ def refused(
 
 
 def succeeds(server: Server, path: Path) -> None:
-    """A good attempt gives the whole file and leaves nothing beside it."""
+    """Checks that a good attempt downloads the whole file and leaves no other file."""
     server.put("/data.zip", CONTENT)
     get(server.url("/data.zip"), path)
     assert path.read_bytes() == CONTENT
@@ -105,7 +105,7 @@ PARTIAL = ".data.zip.partial"
         ([], True, [(200, 300_000)]),
         ([Unsized()], True, [(200, 300_000)]),
         ([Slow(100_000, 0.0)], True, [(200, 300_000)]),
-        # Only what is missing is asked for; a server without ranges sends all again.
+        # Only missing bytes are requested; a server without range requests sends everything again.
         ([Cut(100_000), Cut(50_000)], True, [(200, 100_000), (206, 50_000), (206, 150_000)]),
         ([Cut(100_000)], False, [(200, 100_000), (200, 300_000)]),
         *(
@@ -132,7 +132,7 @@ def test_a_file_arrives_whole_whatever_happens_on_the_way(
     ("faults", "content", "kept", "said", "afterwards"),
     [
         ([Cut(1000), Cut(0), Cut(0)], CONTENT, 1000, "1000 bytes were", [206]),
-        # The file became smaller, so the kept bytes belong to another file.
+        # The file became smaller, so the cached bytes belong to another file.
         ([Cut(400_000), Cut(0), Cut(0)], OTHER + OTHER, 400_000, "0.4 MB were", [416, 200]),
     ],
 )
@@ -155,7 +155,7 @@ def test_received_bytes_are_kept_for_the_next_attempt(
     assert [visit.status for visit in server.visits] == afterwards
 
 
-# The reason phrases of RFC 9110 and RFC 8470, section 5.2; 529 and 499 are in no standard. Python
+# The reason phrases of RFC 9110 and RFC 8470, section 5.2; no standard has 529 and 499. Python
 # before 3.13 has another phrase for 416.
 STATED = (
     "401 Unauthorized,403 Forbidden,404 Not Found,408 Request Timeout,410 Gone,425 Too Early,"
@@ -190,7 +190,7 @@ def test_a_server_without_end_is_left(
         url, path, error=WrongDownloadError
     )
     assert sum(files(path).values()) <= 2 * 4096
-    succeeds(server, path)  # with its length stated
+    succeeds(server, path)  # with its length stated by the server
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_another_file_than_declared_is_refused_and_kept_apart(
     assert text.endswith(f"if the corrected checksum matches, {PARTIAL} is reused")
     assert path.with_name(PARTIAL).read_bytes() == OTHER
     assert files(path) == {PARTIAL: 300_000}
-    # The kept bytes are not the file that is there now, so all is fetched anew.
+    # The cached bytes are not those of the server's current file, so all is downloaded again.
     server.put("/data.zip", CONTENT)
     get(url, path, checksum=Checksum(kind, declared))
     assert path.read_bytes() == CONTENT
@@ -242,7 +242,7 @@ def test_another_file_than_declared_is_refused_and_kept_apart(
     ("faults", "visits"),
     [
         ([], [(200, 300_000)]),
-        # A resumed file may be of two versions: once it is fetched again, and not for ever.
+        # A resumed file may mix two versions, so it is downloaded again, but only once.
         ([Cut(1000), Slow(300_000, 0.0)] * 10, [(200, 1000), (206, 299_000)] * 2),
     ],
 )
@@ -281,7 +281,7 @@ def test_a_web_page_is_told_and_not_kept(
 def test_a_server_that_asks_for_a_long_wait_is_left_alone(
     server: Server, path: Path, status: int
 ) -> None:
-    """Longer than ten minutes, in the seconds of Retry-After (RFC 9110, section 10.2.3)."""
+    """The server asks for more than ten minutes, in seconds of Retry-After (RFC 9110, 10.2.3)."""
     later = Answer(status, headers={"Retry-After": "601"})
     text = refused(server.put("/data.zip", CONTENT, faults=[later]), path, error=DownloadError)
     assert f"{PHRASES[status]}: the server asks to wait for 601 s; run again after" in text

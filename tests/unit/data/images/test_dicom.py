@@ -1,4 +1,4 @@
-"""DICOM files become shades of grey or are refused, and errors name no person."""
+"""DICOM files become greyscale images or are refused; errors never contain a person's name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PERSON = "DOE^JOHN"
 
 
 def header(values: np.ndarray, **changed: Any) -> Dataset:
-    """A file of one grey image, of a person with a name."""
+    """Returns a file with one grey image, which names its patient."""
     dataset = Dataset()
     dataset.file_meta = FileMetaDataset()
     dataset.file_meta.TransferSyntaxUID = uid.ExplicitVRLittleEndian
@@ -58,7 +58,7 @@ def header(values: np.ndarray, **changed: Any) -> Dataset:
 def encoded(dataset: Dataset) -> bytes:
     stream = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of headers that are wrong on purpose
+        warnings.simplefilter("ignore")  # about headers that are wrong on purpose
         dataset.save_as(stream, enforce_file_format=True)
     return stream.getvalue()
 
@@ -77,7 +77,7 @@ def test_without_a_window_the_images_own_range_is_shown() -> None:
     np.testing.assert_array_equal(shades(VALUES + 500), linear(VALUES, 0, 4095))
     assert not shades(np.full((4, 4), 700, np.uint16)).any()
     assert not shades(np.full((4, 4), 700, np.uint16), PixelPaddingValue=700).any()
-    for high in (None, 3, 17):  # no last bit, or one that cannot be
+    for high in (None, 3, 17):  # no highest bit, or an impossible one
         np.testing.assert_array_equal(shades(BitsStored=12, HighBit=high), linear(VALUES, 0, 4095))
     inverted = shades(PhotometricInterpretation="MONOCHROME1")
     np.testing.assert_array_equal(inverted, 255 - linear(VALUES, 0, 4095))
@@ -88,7 +88,7 @@ def test_without_a_window_the_images_own_range_is_shown() -> None:
 
 
 def test_the_window_is_of_rescaled_values() -> None:
-    # Values 0 to 4095 become -1024 to 3071; the window shows -950 to 1050 of them.
+    # Values 0 to 4095 are rescaled to -1024 to 3071; the window shows -950 to 1050.
     shown = shades(
         RescaleSlope=1,
         RescaleIntercept=-1024,
@@ -130,7 +130,7 @@ def test_an_enhanced_file_keeps_rescale_and_window_in_functional_groups(group: s
 @pytest.mark.parametrize("signed", [False, True])
 def test_windows_are_those_of_pydicom(function: str, signed: bool) -> None:
     values = VALUES.astype(np.int16) - 2000 if signed else VALUES
-    # the first of two windows is taken
+    # pydicom and dpprobe both use the first of two windows
     window = {"WindowCenter": [400 - 2000 * signed, 0], "WindowWidth": [600, 1]}
     dataset = header(values, **window, VOILUTFunction=function, RescaleSlope=1, RescaleIntercept=0)
     windowed = apply_windowing(apply_modality_lut(values, dataset), dataset)
@@ -142,7 +142,7 @@ def test_windows_are_those_of_pydicom(function: str, signed: bool) -> None:
 
 @pytest.mark.parametrize("blank", ["", ["", ""]])
 def test_a_blank_window_is_none(blank: Any) -> None:
-    """As in files that were de-identified."""
+    """De-identified files have blank windows."""
     for given in (
         {"WindowCenter": blank, "WindowWidth": blank},
         {"WindowCenter": blank, "WindowWidth": 80},
@@ -215,7 +215,7 @@ SHORT = {"BitsStored": 12, "HighBit": 11}
 def test_padding_is_black_and_not_of_the_range(
     values: np.ndarray, sign: str, padding: int, changed: dict[str, Any], form: str
 ) -> None:
-    """Whatever the sign of the padding's value, and of the pixels."""
+    """Padding and pixels may be signed or unsigned."""
     dataset = header(values, PhotometricInterpretation=form, **changed)
     kind = "SL" if sign == "SS" and values.itemsize == 4 else "UL" if padding >= 2**16 else sign
     dataset.add_new(0x00280120, kind, padding)
@@ -231,7 +231,7 @@ def test_padding_is_black_and_not_of_the_range(
 @pytest.mark.parametrize("low", [0, 2, 4])
 @pytest.mark.parametrize("bits", [10, 12])
 def test_values_lie_where_the_header_says(signed: bool, low: int, bits: int) -> None:
-    """Other bits, such as an overlay's bits, are ignored."""
+    """Other bits, for example overlay bits, are ignored."""
     values = np.round(np.linspace(0, 2**bits - 1, 48)).astype(np.int32).reshape(6, 8)
     stored = ((values - signed * 2 ** (bits - 1)) & (2**bits - 1)) << low
     stored |= 1 << 15 if low + bits < 16 else 0
@@ -303,7 +303,7 @@ UGLY: dict[str, tuple[dict[str, Any] | Callable[[], bytes], str]] = {
     "window of no width": ({"WindowCenter": 5, "WindowWidth": 0}, "window values"),
     "slope of 0": ({"RescaleSlope": 0, **WINDOW}, "window values"),
     "slope of 0 without a window": ({"RescaleSlope": 0, "RescaleIntercept": 7}, "window values"),
-    # beyond float64's steps, which leaves dark and bright one value
+    # so far away that float64 cannot tell dark from bright
     "far intercept": (
         {"RescaleSlope": 1, "RescaleIntercept": 1e25, **WINDOW},
         "rescale or window values",
@@ -351,7 +351,7 @@ STRANGE: list[tuple[str, Any]] = [
     [{}, WINDOW, {"RescaleSlope": 1, "RescaleIntercept": 0}, {"values": np.zeros((4, 4, 3), "u1")}],
 )
 def test_no_value_of_a_strange_field_is_told(field: str, others: dict[str, Any]) -> None:
-    """Whatever error of a library the value ends in; or the field does not matter."""
+    """No error contains the field's value, whichever library fails on it."""
     said = []
     for kind, value in STRANGE:
         dataset = header(**{"values": VALUES} | others)
@@ -391,6 +391,6 @@ def test_a_folder_of_dicom_becomes_tables_without_anybodys_name(tmp_path: Path) 
         (row,) = csv.DictReader(stream)
     assert row["problem"] == "unreadable image"
     for path in (*tmp_path.glob("out/*"), *tmp_path.glob("bad/*")):
-        written = re.sub(rb"[0-9a-f]{64}", b"", path.read_bytes())  # hashes have any digits
+        written = re.sub(rb"[0-9a-f]{64}", b"", path.read_bytes())  # a hash may contain 4711
         assert b"DOE" not in written
         assert b"4711" not in written or path.suffix == ".parquet"

@@ -1,4 +1,4 @@
-"""Image files: HEIC, odd modes, hashes of pixels, other spellings, and damage of each format."""
+"""Image files: HEIC, unusual modes, pixel hashes, other suffixes, and damage in each format."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_large_jpegs_are_compared_in_full() -> None:
 
 
 def test_pictures_that_a_backbone_sees_alike_have_one_hash() -> None:
-    """Grey is repeated over the colours, palettes are resolved, transparency is dropped."""
+    """Grey is repeated for each colour, palettes are resolved, and transparency is dropped."""
     grey = noise("L", size=(40, 600))
     alike = [grey, *(grey.convert(mode) for mode in ("P", "RGB", "RGBA", "LA"))]
     clear = grey.convert("RGBA")
@@ -137,7 +137,7 @@ RAMP = np.linspace(0, 4095, 32 * 64).round().astype(np.uint16).reshape(32, 64)
 def tiff(
     data: bytes, bits: int, *tags: tuple[int, int], photometric: int = 1, order: str = "<"
 ) -> bytes:
-    """A TIFF file of grey, 64 x 32."""
+    """Returns a grey TIFF file of 64 x 32 pixels."""
     given = {
         256: 64,
         257: 32,
@@ -157,7 +157,7 @@ def tiff(
 
 
 def packed() -> bytes:
-    """Twelve bits per pixel: two pixels in three bytes."""
+    """Packs two pixels of twelve bits into three bytes."""
     first, second = RAMP.reshape(-1, 2).T.astype(int)
     parts = (first >> 4, (first & 15) << 4 | second >> 8, second & 255)
     return np.stack(parts, 1).astype(np.uint8).tobytes()
@@ -170,9 +170,9 @@ def with_chunk(png: bytes, kind: bytes, body: bytes) -> bytes:
 
 
 SHORT, PNG = RAMP.tobytes(), encoded(Image.fromarray(RAMP), "PNG")
-# Colours of 16 bits: twelve bits of blue, fewer of red.
+# 16-bit colours: blue uses twelve bits, the others fewer.
 BLUE = tiff(np.stack([RAMP // 9, 0 * RAMP, RAMP], 2).tobytes(), 16, (277, 3), photometric=2)
-# name -> file, the bits that must be given (None if the file has them), whether 0 is white
+# name -> file, bits to set in the options (None if the file states them), whether 0 is white
 GREY: dict[str, tuple[bytes, int | None, bool]] = {
     "12 bits in a PNG of 16": (PNG, 12, False),
     "10 bits in a PNG of 16": (encoded(Image.fromarray(RAMP // 4), "PNG"), 10, False),
@@ -261,8 +261,8 @@ def test_a_missing_file_is_told_of_in_another_spelling(tmp_path: Path) -> None:
 
 
 pillow_heif.register_heif_opener()
-ZEROS_PASS = ("BMP", "PPM", "TIFF")  # in which zeros are pixels
-# Damages that leave some kinds of a format undamaged, as far as can be seen.
+ZEROS_PASS = ("BMP", "PPM", "TIFF")  # formats in which zero bytes are valid pixels
+# Damage that cannot be detected in some kinds of a format.
 UNSEEN = {
     ("a third of zeros", "lossless WEBP"),
     ("one sector of zeros", "lossless WEBP"),
@@ -335,7 +335,7 @@ def test_each_wrong_byte_of_a_png_is_noticed(mode: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_flat_pictures_are_whole(name: str) -> None:
-    """Their files have long runs of zeros."""
+    """Flat pictures are accepted although their files have long runs of zeros."""
     kind, options = FORMATS[name]
     spotted = np.full((640, 640, 3), 255, np.uint8)
     spotted[:40] = np.random.default_rng(0).integers(0, 256, (40, 640, 3))
@@ -353,10 +353,10 @@ def test_exif_may_be_filled_up_with_zeros() -> None:
         assert open_image(data).size == (224, 168)
 
 
-# Folders and previews that storage systems add to class folders are left out, and counted.
+# Folders and previews that storage systems add to class folders are ignored and counted.
 
 
-# Files that a system adds beside cat/1.png, and the number of images among them.
+# Files that a system adds next to cat/1.png, and how many of them are images.
 ADDED = {
     "Synology": (["@eaDir/1.png/SYNOPHOTO_THUMB_M.jpg", "@eaDir/1.png/SYNOPHOTO_THUMB_XL.jpg"], 2),
     "Synology 2": (["@eaDir/1.png/SYNOFILE_THUMB_M.jpg", "SYNOPHOTO_THUMB_S.jpg"], 2),

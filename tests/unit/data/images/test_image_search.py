@@ -1,4 +1,4 @@
-"""Names of images that lack a folder or a suffix."""
+"""Finds images that are named without a folder or a suffix."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def images(tmp_path: Path) -> Path:
         ("m/b.png", "", ""),
         ("a", "", ".JPG"),
         ("none a", "", ".JPG"),
-        # the usual suffixes come first, and the folder itself before its folders
+        # the usual suffixes are tried first, and the folder itself before its subfolders
         ("h", "", ".jpg"),
         ("b", "", ".png"),
         ("c", "", ".tif"),
@@ -62,8 +62,8 @@ def test_folders_are_searched_in_order_and_only_the_first_deeper(images: Path) -
         ({"HAM_part_1": "ab", "HAM_part_2": "cd"}, "HAM_part_*/"),
         ({"HAM_part_1": "ab", "HAM_part_2": "c", "HAM_part_3": "d", "notes": ""}, "HAM_part_*/"),
         ({"a": "ab", "ab": "cd"}, "a*/"),
-        ({"x": "ab", "y": "d"}, "*/"),  # c is nowhere
-        ({"x": "abcd", "y": "cd"}, "x/"),  # such as previews
+        ({"x": "ab", "y": "d"}, "*/"),  # no folder has c
+        ({"x": "abcd", "y": "cd"}, "x/"),  # y may hold previews
         ({"x1": "ab", "x2": "cd", "y": "a"}, "x*/"),
         ({"x1": "ab", "x2": "bcd"}, None),
         ({"x1": "ab", "x2": "cd", "x3": "a"}, None),
@@ -95,5 +95,5 @@ def test_paths_of_a_table_start_beside_it_here_or_above(
     (tmp_path / "in/deep").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert list_roots(Path("in/deep/a.csv")) == [Path("in/deep"), Path(), Path("in/deep/..")]
-    # each folder once
+    # each folder is listed once
     assert list_roots(Path("in/a.csv")) == [Path("in"), Path()]

@@ -33,7 +33,7 @@ PICTURES = {
 
 
 def tiff(pixels: Any, *, level: int, tile: int, order: str = "<") -> bytes:
-    """A TIFF of grey or colours in deflated tiles (or strips, for `tile` 0), by the standard."""
+    """Returns a TIFF, grey or in colour, with deflated tiles (strips if `tile` is 0)."""
     height, width = pixels.shape[:2]
     samples = 1 if pixels.ndim == 2 else 3
     high, wide = (tile, tile) if tile else (16, width)
@@ -139,7 +139,7 @@ def dicom(frame: bytes, syntax: UID, **changed: Any) -> bytes:
 
 @pytest.mark.parametrize("data", STRANGERS.values(), ids=STRANGERS)
 def test_other_formats_are_not_opened(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each door: files, embedded bytes, and frames of DICOM."""
+    """Files, embedded bytes and DICOM frames of other formats are all refused."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a program is started")
@@ -164,7 +164,7 @@ def test_named_formats_are_opened(kind: str) -> None:
 
 
 def test_jpeg_of_12_bits_needs_another_decoder() -> None:
-    """Pillow reads no JPEG of 12 bits; the file is whole."""
+    """The file is valid, but Pillow cannot read 12-bit JPEGs."""
     stream = io.BytesIO()
     Image.fromarray(PICTURES["noise"].astype(np.uint8)).save(stream, "JPEG")
     data = stream.getvalue()

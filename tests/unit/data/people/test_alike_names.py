@@ -17,7 +17,7 @@ FORMS: tuple[Literal["NFC", "NFD", "NFKC", "NFKD"], ...] = ("NFC", "NFD", "NFKC"
 
 @given(st.text(st.characters(max_codepoint=0x24F), max_size=12))
 def test_one_spelling_stands_for_all(name: str) -> None:
-    """Twice equals once; cases, spaces around words and forms of Unicode make no difference."""
+    """Folding twice equals folding once; it ignores case, outer spaces and Unicode forms."""
     folded = fold_name(name)
     assert fold_name(folded) == folded, repr(name)
     for other in (f" {name}\t", name.casefold(), f"\u200b{name}"):
@@ -76,7 +76,7 @@ def test_a_label_may_join_several_names() -> None:
     names = ["cat", "dog", "1"]
     good = ["['cat', 'dog']", "cat, dog", "cat;dog", "cat|dog", "dog;1"]
     assert joined_labels([*good, "cat", "cat;owl", "", "cat dog", "cat/dog"], names) == good
-    # all labels are names of classes
+    # every label of a list must be a class name
     assert joined_labels(["a", "b", "a;b", "a;c"]) == ["a;b"]
     assert joined_labels(["a;b"]) == []
 

@@ -1,4 +1,4 @@
-"""Which images are companions of others by name, and which ones the words of a study leave out."""
+"""Finds companions of images by name, and images that the words of a study leave out."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_companions_in_other_folders_and_before_the_name(
 
 
 def test_each_name_has_an_outer_folder_of_its_own() -> None:
-    """As in one dataset of folders that are named by class, and of others."""
+    """Some datasets mix folders named by class with other folders."""
     plain = [each.format(n) for n in range(5) for each in ("images/{}.jpg", "masks/{}.png")]
     names = [*plain, *(f"c/{name}" for name in plain)]
     found = find_companions(names, outer=[0] * 10 + [1] * 10)
@@ -149,14 +149,14 @@ def test_every_companion_is_left_out_by_its_word(
 def test_each_name_is_left_out_by_itself(
     names: list[str], chosen: list[str], data: st.DataObject
 ) -> None:
-    """A guarantee needs it: no image moves another image into or out of the rows."""
+    """Privacy needs this: no image may move another image into or out of the training rows."""
     files = [f"{name}{data.draw(st.sampled_from(['', '_mask', '_flip1']))}.png" for name in names]
     alone = [find_left_out([file], chosen)[0] for file in files]
     assert find_left_out(files, chosen) == alone
 
 
 def test_numbers_after_a_point_are_no_extension() -> None:
-    """DICOM files are often named by a UID alone."""
+    """Many DICOM files have a UID as their whole name."""
     names = [f"1.2.840.{number}" for number in range(5)]
     assert words([*names, *(f"{name}_mask" for name in names)]) == {"mask": 5}
 

@@ -1,4 +1,4 @@
-"""What a run refuses, and what it warns of, for the companions that it found."""
+"""Companions that make a run stop, and companions that only cause a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of copies, against a plain count over all rows."""
+"""Counts of copies equal a plain count over all rows."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def test_copies_are_rows_and_units_of_equal_content(given_rows: list[tuple[bytes
     assert copies.by_row == {"rows": len(given_rows) - len(first), "most": max(sizes, default=1)}, (
         given_rows
     )
-    # each further unit of a content adds one row that repeats another unit's
+    # each further unit with the same content adds one row that repeats another unit's
     assert copies.by_unit == {"rows": sum(units) - len(units), "most": max(units, default=1)}

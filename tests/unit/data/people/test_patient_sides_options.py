@@ -1,4 +1,4 @@
-"""Options of patients: splits by patient, limits of images per patient, and the unit of privacy."""
+"""Options for patients: splits by patient, limits of images per patient, and unit of privacy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATIENTS = [f"p{number}" for number in range(1, 13) for _ in range(number)]
 def test_one_patient_s_images_decide_nothing_about_another_s(
     names: list[str], most: int, new: str
 ) -> None:
-    """So the rule is public: a patient's null rows change what is kept of that patient alone."""
+    """So the rule is public: a patient's null rows only change which of its own rows count."""
     before = patient_sides.first_of_each(names, most)
     assert Counter(itertools.compress(names, before)) == {
         name: min(number, most) for name, number in Counter(names).items()
@@ -40,7 +40,7 @@ def test_one_patient_s_images_decide_nothing_about_another_s(
 
 
 def test_alike_names_of_one_split_are_no_fault() -> None:
-    """Only a name that may be the same patient on the other side is one."""
+    """A name is only reported if the other split has a similar one."""
     train, test = ["P1", "p1", "q2", "x"], ["P1", "Q2", "12.0", "y", "12"]
     assert patient_sides.find_mistaken({"train": train, "test": test}) == {
         "P1": "has images in both splits",
@@ -56,7 +56,7 @@ def test_alike_names_of_one_split_are_no_fault() -> None:
 
 
 def test_a_fault_that_is_added_to_a_row_is_of_this_row_alone() -> None:
-    """Sources add faults of a row's groups and image to the patient's faults."""
+    """Sources add faults of a row's groups and image to its patient's faults."""
     twice = ("patient", "patient 'p' is in both splits")
     rows = patient_sides.list_faults(["p", "p", "q"], {"p": "is in both splits"}, "who")
     rows[0].append(("group", "age is blank"))
@@ -72,7 +72,7 @@ def test_a_fault_that_is_added_to_a_row_is_of_this_row_alone() -> None:
     ],
 )
 def test_only_what_decides_is_read(options: dict[str, Any], read: tuple[str, ...]) -> None:
-    """Ids and labels of millions of rows are read for nothing else."""
+    """Datasets have millions of ids and labels, so they are only read if an option needs them."""
 
     def fail(*_: object) -> Any:
         raise AssertionError("nothing asks for it")
@@ -115,7 +115,7 @@ def test_a_dataset_s_unit_is_its_patients_where_it_names_them(tmp_path: Path) ->
 
 
 def warnings_of(study: Any) -> list[str]:
-    """The warnings of a study but the one on its test patients, who are few."""
+    """Returns the study's warnings except the expected one about few test patients."""
     warnings = check_study(study)
     few = [line for line in warnings if "2 classes have fewer than 5 test patients" in line]
     assert len(few) == 1

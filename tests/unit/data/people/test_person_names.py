@@ -1,4 +1,4 @@
-"""One person is one unit: all sources, the estimator and the ledger judge spellings alike."""
+"""All sources, the estimator and the ledger agree on which spellings are one person."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def write_csv(folder: Path, split: str, names: Names) -> str:
 
 
 def write_parquet(folder: Path, split: str, names: Names) -> list[str]:
-    """One file per row, so that each name keeps its type."""
+    """Writes one file per row, so that each name keeps its type."""
     paths = []
     for row, name in enumerate(names):
         image = {"bytes": png(row + 100 * (split == "test")), "path": f"{row}.png"}
@@ -129,7 +129,7 @@ def prepare(folder: Path, source: str, train: Names, test: Names = (), **more: A
 
 
 def judge(tmp_path: Path, door: str, names: Names, caplog: Any) -> tuple[str, int]:
-    """Returns what a door answers to rows of these people, and the number of people it counts."""
+    """Passes rows to a source or the estimator; returns the text and the number of people."""
     if door == "estimator":
         rows = [*OTHERS, *names]
         with warnings.catch_warnings(record=True) as caught:
@@ -233,7 +233,7 @@ def test_ledgers_recognise_a_person_by_either_spelling(
 
 
 def test_hashes_of_earlier_ledgers_still_match() -> None:
-    """An earlier ledger has the hash of the name as it is written."""
+    """An earlier ledger has the hash of the unfolded name."""
     for name in ("7", "12", "p1", "P1", "patient 3", "12.0", "0007"):
         assert name in list_spellings(name)
     assert len(list_spellings("12")) == len(list_spellings("p1")) == 1
@@ -334,7 +334,7 @@ def test_names_of_two_people_are_not_alike(first: str, second: str) -> None:
 
 
 def test_padded_numbers_are_all_different_people() -> None:
-    """Counters, days and random hashes, as datasets have them."""
+    """Datasets name people by counters, dates or random hashes."""
     generator = np.random.default_rng(0)
     hashes = {bytes(row).hex() for row in generator.integers(0, 256, (20_000, 4), dtype=np.uint8)}
     days = pd.date_range("2000-01-01", "2009-12-31")
@@ -360,7 +360,7 @@ LONG = [1234567890123456789 + 1000003 * step for step in range(6)]
         [str(int(float(each))) for each in LONG],
         [f"{float(each):.1f}" for each in LONG],
         [f"{each // 10**6}000000" for each in LONG],
-        [f"{each // 10**4}00" for each in LONG],  # the 15 digits that spreadsheets keep
+        [f"{each // 10**4}00" for each in LONG],  # spreadsheets only keep 15 digits
         [str(each) for each in np.array(LONG, dtype=float).tolist()],
         ["12345678901234567168.0"],
     ],

@@ -1,4 +1,4 @@
-"""Files that are opened as CSV."""
+"""Files that cannot be opened as CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CSV manifests: long cells, paths, spellings and copies, and what the documentation prints."""
+"""CSV manifests: long cells, paths, spellings, copies, and the examples in the documentation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_long_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, 
 
 
 def test_a_folder_is_a_manifest_of_its_images(tmp_path: Path) -> None:
-    """As a CSV file of the same paths: labels, patients and groups are read from the paths."""
+    """A folder gives the same tables as a CSV file that lists the paths of its images."""
     names = [f"{kind}/p{n % 7}_{'fm'[n % 2]}_{n}.png" for n in range(20) for kind in ("cat", "dog")]
     write_images(tmp_path / "in/images", names)
     options = {
@@ -101,7 +101,7 @@ def test_paths_are_relative_to_the_root_unless_absolute(
 
 
 def documented() -> list[dict[str, Any]]:
-    """The studies' parts that docs/your-own-data.md prints."""
+    """Returns the parts of studies that docs/your-own-data.md prints."""
     text = (Path(__file__).parents[4] / "docs/your-own-data.md").read_text()
     blocks: list[list[str]] = [[]]
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Options of tables: which are refused with which remedy, and what they say of rows to come."""
+"""Options of tables: which are refused, with which remedy, and the numbers of rows they predict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOLD = {"split_column": "fold"}
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """30 rows: cats and dogs 2 to 1, 11 patients, 4 folds, ages and two labels."""
+    """Writes 30 rows: cats and dogs 2 to 1, 11 patients, 4 folds, ages and two labels."""
     monkeypatch.chdir(tmp_path)
     lines = [
         f"{n}.png,{('cat', 'dog')[n % 3 == 0]},p{n % 11},{n % 4},{(3, 40, '')[n % 3]},{n % 2},"
@@ -128,7 +128,7 @@ def test_options_that_contradict_are_refused(changed: dict[str, Any], message: s
         ({"path_column": "file"}, "path_column: a.csv: no column 'file'"),
         ({"path_template": "{kind.__class__}"}, "path_template: .*no column 'kind.__class__'"),
         (BOTH | {"label_columns": ["a", "c"]}, "label_columns: a.csv: no column 'c'"),
-        # the split is a column of the file itself
+        # the split column must be in the file itself
         (extract("(.)") | {"split_column": "part"}, "split_column: a.csv: no column 'part'"),
         (extract("(a)", "nothing"), "extract.part: a.csv: no column 'nothing'"),
         (extract("(a)", name="kind"), "extract.kind: a.csv already has a column with this name"),
@@ -169,7 +169,7 @@ def test_added_columns_may_be_named_by_other_options() -> None:
     ],
 )
 def test_labels_have_the_numbers_of_their_classes(names: Any, numbers: dict[str, int]) -> None:
-    """Those of a mapping are sorted: whole numbers by value, then texts."""
+    """Labels of a mapping are sorted: whole numbers by value, then texts."""
     options = of(class_names=names)
     assert options.label_numbers() == numbers
     wanted = (
@@ -189,7 +189,7 @@ def test_several_labels_name_their_classes() -> None:
 
 
 def test_units_are_named_with_what_makes_their_column() -> None:
-    """Columns of one name that are made differently are different units."""
+    """Columns with one name that are made in different ways are different units."""
     assert of().named_people().column is None
     assert of(unit_column="who").named_people().column == "who"
     made = of(**extract("([0-9])"), unit_column="part")
@@ -271,7 +271,7 @@ def test_units_of_classes_are_counted() -> None:
 
 
 def test_a_patient_with_m_test_images_weighs_one_in_all() -> None:
-    """Shares of classes are given only where they differ from numbers of patients."""
+    """Shares per class are only returned if they differ from the numbers of patients."""
     lines = ["0.png,cat,p,1", "1.png,dog,p,1", "2.png,dog,p,1", "3.png,dog,q,1", "4.png,elk,r,1"]
     Path("c.csv").write_text("\n".join(["path,kind,who,fold", *lines]))
     three = {"class_names": ["cat", "dog", "elk"], "filters": {"fold": [1]}}

@@ -1,4 +1,4 @@
-"""Rows of CSV manifests agree with other readers, and joins and filters with plain loops."""
+"""Rows of CSV manifests agree with other readers; joins and filters agree with plain loops."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def options_of(**changed: Any) -> Any:
 
 
 def read(content: str | bytes = PLAIN, *, file: str = "a.csv", **changed: Any) -> pd.DataFrame:
-    """Returns the test rows of a file of this content."""
+    """Returns the test rows of a file with this content."""
     data = content if isinstance(content, bytes) else content.encode()
     Path(file).write_bytes(data)
     rows = csv_rows.read_rows(options_of(train=file, test=file, **changed))["test"].frame
@@ -60,7 +60,7 @@ def read(content: str | bytes = PLAIN, *, file: str = "a.csv", **changed: Any) -
 
 
 def batch(content: str = PLAIN, **changed: Any) -> dict[str, list[Any]]:
-    """Returns the columns of the batch of test rows."""
+    """Returns the columns of the test rows' only batch."""
     Path("a.csv").write_text(content)
     options = options_of(**changed)
     parts = csv_rows.read_rows(options)
@@ -119,7 +119,7 @@ cells = st.text(
 @slowly
 @given(st.lists(st.tuples(cells, cells), min_size=1, max_size=8), st.sampled_from(",;\t|"))
 def test_cells_are_those_that_pandas_reads(rows: list[tuple[str, str]], delimiter: str) -> None:
-    """Without spaces at their ends; each row has the number of its last line."""
+    """Spaces at the ends of cells are removed; each row has the number of its last line."""
     lines = [[f"{n}.png", "cat", age, note] for n, (age, note) in enumerate(rows)]
     data = packed([HEADER.split(","), *lines], delimiter)
     made = read(data, file="a.csv.gz", delimiter=delimiter)
@@ -136,7 +136,7 @@ def test_cells_are_those_that_pandas_reads(rows: list[tuple[str, str]], delimite
 
 
 def test_a_byte_order_mark_within_a_line_is_a_character() -> None:
-    """Such as Unicode's no-break space of width zero in a name; the csv module keeps it too."""
+    """Within a line, U+FEFF is Unicode's zero-width no-break space; the csv module keeps it too."""
     content = table(HEADER, "a\ufeffb.png,cat,7,x\ufeff")
     rows = read(content)[["path", "kind", "age", "note"]].to_numpy().tolist()
     assert rows == [*csv.reader(io.StringIO(content))][1:]
@@ -219,7 +219,7 @@ def test_the_first_lines_say_how_many_columns_there_are() -> None:
     ],
 )
 def test_a_label_is_a_name_or_its_number(names: Any, codes: dict[str, int]) -> None:
-    """Names that are numbers are read as names alone; -1 is no number of a class."""
+    """If names are numbers, a number is always read as a name; -1 is never a class number."""
     texts = ["cat", "dog", "0", "1", "2", "10", "-1", "1.0", "0.0", "2.0", "10.0", "07", "1e0"]
     texts += ["cat.0", "-1.0"]
     found = batch(
@@ -239,7 +239,7 @@ def test_faults_of_labels_name_their_remedy_and_their_line() -> None:
     assert details[0] == ""
     assert "'Cat', which is not in class_names (write 'cat' in the file" in details[1]
     assert details[2] == "kind is blank, and `missing` is error (drop would accept it)"
-    # one hint per batch is enough
+    # each batch gets one hint
     assert ["label_columns" in each for each in details] == [False] * 3 + [True, False, False]
     assert found["origin"] == [f"a.csv line {number}" for number in range(2, 8)]
     mapped = batch(class_names={"cat": "c", "owl": "o"})
@@ -249,7 +249,7 @@ def test_faults_of_labels_name_their_remedy_and_their_line() -> None:
 @pytest.mark.parametrize("uncertain", ["error", "ones", "zeros", "drop", {"age": "ones"}])
 @pytest.mark.parametrize("missing", ["error", "zeros", "drop"])
 def test_several_labels_follow_their_policies(uncertain: Any, missing: str) -> None:
-    """Rows that a policy drops are gone; all others keep their order."""
+    """Policies drop rows; all other rows keep their order."""
     blanks, unsure = ["", "nan", "None", "?"], ["-1", "-1.0"]
     texts = ["1", "0", "1.0", "0.0", "1e0", "True", "FALSE", "2", "-2", "dog", *blanks, *unsure]
     known = dict(zip(texts[:7], (1, 0, 1, 0, 1, 1, 0), strict=True))
@@ -335,7 +335,7 @@ def test_groups_are_the_columns_or_their_ranges() -> None:
 
 
 def test_patients_keep_their_first_training_images_alone() -> None:
-    """Also with a test split of its own, which keeps all."""
+    """The limit does not apply to a separate test split."""
     Path("a.csv").write_text(
         table(HEADER, *(f"{n},cat,{n % 2},p{who}" for n, who in enumerate("121331")))
     )
@@ -481,5 +481,5 @@ def test_faults_of_joins_name_file_line_and_key() -> None:
     Path("j.csv").write_text(table("age,site", ",x"))
     with pytest.raises(ConfigError, match=r"j.csv has no key at all"):
         read(joins=[join("age")], **groups)
-    # a join that gives no used column is not made
+    # a join is skipped if no used column comes from it
     assert len(read(joins=[join("age")])) == 2

@@ -1,4 +1,4 @@
-"""Columns of codes: the names of the codes are read, or the column is refused."""
+"""Columns of codes: the names of codes are read, or the column is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def h5ad(write: Callable[[h5py.File, h5py.Group], None]) -> Callable[[Path], Pat
 
 
 def by_reference(_file: h5py.File, obs: h5py.Group) -> None:
-    """The layout of AnnData 0.7."""
+    """Writes the layout of AnnData 0.7."""
     obs["__categories/kind"] = BOOK
     obs["kind"] = np.array(CODES, dtype=np.int8)
     obs["kind"].attrs["categories"] = obs["__categories/kind"].ref
@@ -52,12 +52,12 @@ def by_name(_file: h5py.File, obs: h5py.Group) -> None:
 
 
 def by_old_colours(file: h5py.File, obs: h5py.Group) -> None:
-    """The layout of AnnData 0.6."""
+    """Writes the layout of AnnData 0.6."""
     file["uns/kind_categories"], obs["kind"] = BOOK, np.array(CODES)
 
 
 def by_enumeration(_file: h5py.File, obs: h5py.Group) -> None:
-    """A factor of R, numbered from 1."""
+    """Writes codes as an enumeration, numbered from 1 as factors of R are."""
     kind = h5py.enum_dtype({name: code + 1 for code, name in enumerate(BOOK)}, basetype="i1")
     obs.create_dataset("kind", data=np.array(CODES) + 1, dtype=kind)
 

@@ -1,4 +1,4 @@
-"""Folders with one file per item, as tools of pathology write them, and HDF5 and .pt files."""
+"""Folders with one file per item, as pathology tools write them, and HDF5 and .pt files."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def by_slide2vec(folder: Path, name: str, features: Array) -> None:
 
 
 def in_npz(folder: Path, name: str, features: Array) -> None:
-    """Writes the other format of slide2vec."""
+    """Writes slide2vec's other format."""
     np.savez_compressed(folder / f"{name}.npz", features=features, tile_index=np.arange(3))
 
 
@@ -78,7 +78,7 @@ WRITERS: list[Write] = [by_trident, by_clam, by_slide2vec, in_npz]
 
 
 def make_items(seed: int = 0) -> dict[str, Array]:
-    """Patches of items, 5 numbers each: 1 to 1,500 patches, more than one block."""
+    """Returns 1 to 1,500 patches of 5 numbers for each item; 1,500 exceed one block."""
     generator = np.random.default_rng(seed)
     sizes = [*range(2, 13), 1500]
     return {
@@ -221,7 +221,7 @@ def test_hostile_items_are_refused_in_a_line(tmp_path: Path, write: Write, said:
 
 
 def drop_s3(folder: Path, write: Write, items: dict[str, Array], **more: Any) -> Path:
-    """Prepares items of which s3 may be unreadable; returns the tables' folder."""
+    """Prepares items; checks that only s3 may be unreadable; returns the tables' folder."""
     tables = prepare(folder, write, items, unreadable="drop", **more)
     nulls = [
         name
@@ -238,15 +238,15 @@ def of_nan(folder: Path, name: str, features: Array) -> None:
 
 
 def of_no_file(folder: Path, name: str, features: Array) -> None:
-    """Writes nothing."""
+    """Writes no file."""
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["s3", "first"])
 @pytest.mark.parametrize("write", [of_link, of_objects, of_nothing, of_nan, of_no_file])
 def test_an_unreadable_item_is_a_null_example(tmp_path: Path, write: Write, first: bool) -> None:
-    """All else equals the tables of readable items, also if the first file is the damaged one."""
+    """Everything else equals the tables of readable items, even if the first file is damaged."""
     items = make_items()
-    if first:  # a stray file without a row comes first
+    if first:  # the first file belongs to no row
         by_slide2vec(tmp_path, "a", items["s0"])
         (tmp_path / "in").mkdir()
         (tmp_path / "in/a.pt").write_bytes(b"no file")
@@ -270,7 +270,7 @@ def test_an_unreadable_item_is_a_null_example(tmp_path: Path, write: Write, firs
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_no_item_chooses_the_array_of_others(tmp_path: Path, damaged: bool) -> None:
-    """Without s0, whose only array is `features`, the array X would be chosen."""
+    """Only s0 has `features` as its single array; without s0, the array X would be chosen."""
     write: Write = of_nothing if damaged else by_trident
     (tmp_path / "in").mkdir()
     write(tmp_path / "in", "s0", make_items()["s0"])
@@ -366,7 +366,7 @@ def with_arrays(**arrays: Array) -> Write:
 def test_an_array_that_seems_to_be_no_vectors_must_be_named(
     tmp_path: Path, arrays: dict[str, Array], said: str
 ) -> None:
-    """As in CLAM's folder of patches, one level beside its features."""
+    """CLAM, for example, writes a folder of patches next to its folder of features."""
     write = with_arrays(**arrays)
     with pytest.raises(ConfigError, match=said):
         prepare(tmp_path, write, make_items())

@@ -1,4 +1,4 @@
-"""Vectors from files of all formats: equal tables, equal features, and one error for each fault."""
+"""Vectors from files of all formats: equal tables, equal features, and an error for each fault."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EXTERNAL = {"family": "external", "model": "hashing", "each_by_itself": True}
 
 
 def make_rows(rows: int = ROWS) -> tuple[dict[str, npt.NDArray[Any]], dict[str, list[str]]]:
-    """Vectors by name, and columns of labels, patients and groups."""
+    """Returns vectors by name, and columns of labels, patients and groups."""
     generator = np.random.default_rng(0)
     vectors = {
         name: generator.normal(size=(rows, width)).astype(np.float32)
@@ -61,7 +61,7 @@ def write_npz(folder: Path, vectors: Any, columns: Any) -> dict[str, Any]:
 
 
 def write_sparse(file: h5py.File, name: str, matrix: Any) -> None:
-    """Writes a matrix as AnnData does."""
+    """Writes a sparse matrix in AnnData's layout."""
     group = file.create_group(name)
     group.attrs["encoding-type"] = f"{matrix.format}_matrix"
     group.attrs["shape"] = matrix.shape
@@ -81,7 +81,7 @@ def prepare(folder: Path, written: dict[str, Any], **more: Any) -> Path:
 
 
 def read_rows(tables: Path, name: str) -> dict[str, npt.NDArray[np.float32]]:
-    """The vectors of both tables, by id, without null examples."""
+    """Returns the vectors of both tables by id, without null examples."""
     rows = {}
     for split in ("train", "test"):
         table = SplitTable(tables / f"{split}.parquet")
@@ -92,7 +92,7 @@ def read_rows(tables: Path, name: str) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def test_features(tmp_path: Path) -> None:
-    """Extraction writes the named vectors as they are."""
+    """Extraction writes the named vectors unchanged."""
     vectors, columns = make_rows(200)
     tables = prepare(tmp_path, write_npz(tmp_path, vectors, columns))
     given: dict[str, Any] = {"backbone": EXTERNAL, "backbone_name": "wide", "batch_size": 64}
@@ -109,7 +109,7 @@ def test_features(tmp_path: Path) -> None:
 
 
 def test_filters_keep_places(tmp_path: Path) -> None:
-    """Rows that are left out do not move the vectors of others."""
+    """Filtered rows do not shift the vectors of other rows."""
     vectors, columns = make_rows()
     given = {"filters": {"age": ["21", "33", "47"]}, "duplicates": "warn"}
     tables = prepare(tmp_path, write_npz(tmp_path, vectors, columns), **given)
@@ -141,7 +141,7 @@ PAIRS = np.arange(20, dtype=np.float32).reshape(10, 2)
 
 
 def in_parquet(*parts: dict[str, Any], **more: Any) -> Write:
-    """Each part changes the columns of its file: None removes one, a tuple names one twice."""
+    """Changes columns of each file by one of `parts`: None removes one, a tuple writes it twice."""
 
     def write(folder: Path) -> dict[str, Any]:
         for number, changed in enumerate(parts):
@@ -162,7 +162,7 @@ def in_parquet(*parts: dict[str, Any], **more: Any) -> Write:
 
 
 def second(values: Any, kind: Any = None) -> Write:
-    """A second file with other vectors, one value repeated."""
+    """Writes a second file with other vectors, all equal."""
     return in_parquet({}, {"embedding": pa.array([values] * 10, kind)})
 
 
@@ -181,7 +181,7 @@ def in_tensors(kind: torch.dtype, **more: Any) -> Write:
 
 
 def in_npz(*more: tuple[str, Any], options: Any = None, **vectors: Any) -> Write:
-    """Members by name; `more` may repeat names."""
+    """Writes members by name; `more` may repeat names."""
 
     def write(folder: Path) -> dict[str, Any]:
         arrays = [("kind.npy", np.array(KINDS)), *((f"{n}.npy", v) for n, v in vectors.items())]
@@ -218,7 +218,7 @@ def in_npy(
 
 
 def in_h5ad(age: Any = None, vectors: Any = None, **changed: Any) -> Write:
-    """`age` is a column of groups, an array or a mapping of its parts."""
+    """Writes `age` as a column of groups: an array, or a mapping of its parts."""
 
     def write(folder: Path) -> dict[str, Any]:
         names = np.array([kind.encode() for kind in KINDS])
@@ -258,7 +258,7 @@ ODD[[2, 5, 5, 9], [1, 0, 1, 1]] = np.nan, np.inf, np.nan, -1e300
 TWO = {"vectors": {"b": "Y", "a": "X"}}
 
 
-# The content of a second file, in place of lists of numbers.
+# The content of a second file that has no lists of numbers.
 KINDS_OF_VECTORS: list[tuple[Any, Any, str]] = [
     (1.5, None, "floats"),
     ("1 2", None, "texts"),
@@ -271,14 +271,14 @@ KINDS_OF_VECTORS: list[tuple[Any, Any, str]] = [
     ([1, 2], pa.list_(pa.decimal128(9, 1)), "lists of decimal128(9, 1)"),
     (None, None, "null"),
 ]
-# Columns of the first and of a second file, and the error about the second.
+# Columns of the first file, columns of the second file, and the error about the second.
 COLUMNS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"kind": [["a"]] * 10}, "'kind' has lists of texts, but texts in"),
     ({}, {"kind": [b"a"] * 10}, "'kind' has binary, but texts in"),
     ({"age": [1] * 10}, {"age": [1.5] * 10}, "'age' has floats, but whole numbers in"),
     ({}, {"age": [True] * 10}, "'age' has bool, but texts in"),
 ]
-# Arrays of an .npz that are no vectors, by the name of their type.
+# Arrays in an .npz that cannot be vectors, by the name of their type.
 TYPES: dict[str, Any] = {
     "<U1": np.array([["1", "2"]] * 10),
     "bool": np.ones((10, 2), bool),
@@ -287,12 +287,12 @@ TYPES: dict[str, Any] = {
     "complex128": PAIRS.astype(complex),
     "[('kind', 'S1'), ('age', '<i4')]": np.zeros((10, 2), COMPOUND.dtype),
 }
-STACKED = np.array([*PAIRS, None], object)[:-1]  # an array per row, as numpy.save pickles them
+STACKED = np.array([*PAIRS, None], object)[:-1]  # one array per row, as numpy.save pickles them
 OBJECTS = "shape (10,) and type object"
 TENSORS = {"BOOL": torch.bool, "BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn}
 TWICE, OLD = "two arrays are named {!r}; save each", "is one array, as AnnData before"
 NO_AGE, BLOCK = "x.h5ad: no column 'age'", "but the first row of its block has 2"
-# One file of several, one row of several, numbers, names, shapes, and AnnData.
+# Faults of one file among several, of one row, of numbers, names and shapes, and of AnnData.
 FAULTS: list[tuple[Write, str]] = [
     *(
         (second(values, kind), f"x-1.parquet: column 'embedding' has {name}, but lists of numbers")
@@ -394,7 +394,7 @@ FAULTS: list[tuple[Write, str]] = [
         "x-1.parquet: vectors 'vectors' have 3 numbers from row 0 on, but 2 before",
     ),
 ]
-# Files that are read: what they hold, and which vectors are taken.
+# Valid files, the array that is chosen by default, and the vectors that are read.
 VECTOR_ROWS = [[row, 2] for row in range(20)]
 GOOD: list[tuple[Write, str, dict[str, Any]]] = [
     (second([1, 2]), "embedding", {"vectors": [*VECTOR_ROWS[:10], *[[1, 2]] * 10]}),
@@ -451,7 +451,7 @@ def test_a_fault_of_a_file_is_one_line(tmp_path: Path, write: Write, said: str) 
         prepare(tmp_path, write(tmp_path), class_names=["a", "b"], duplicates="warn")
     message = str(caught.value)
     assert said in message
-    several = said.startswith(("8 ids missing", "3 values of no use"))  # each has its line
+    several = said.startswith(("8 ids missing", "3 values of no use"))  # with a line for each
     assert ("\n" in message) == several
 
 
@@ -475,7 +475,7 @@ def test_the_code_that_an_error_suggests_makes_vectors(tmp_path: Path, array: An
 def test_vectors_are_read_as_they_were_written(
     tmp_path: Path, write: Write, usual: str, vectors: dict[str, Any]
 ) -> None:
-    """Vectors have their names; `usual` is the array that is read if the study names none."""
+    """`usual` is the array that is read if the study names none."""
     written = write(tmp_path)
     given = {"class_names": ["a", "b"], "duplicates": "warn"}
     file = options(tmp_path, written, **given).open_vectors("train")
@@ -509,7 +509,7 @@ def test_groups_are_texts_without_spaces_and_blank_if_missing(
         table = SplitTable(tables / f"{split}.parquet")
         found |= zip(table.read_ids(), table.read_groups()["group_age"], strict=True)
     listed = [found[each] for each in sorted(found)]
-    if groups[0] == "*":  # two files, of which the first is plain
+    if groups[0] == "*":  # of two files, the first has no groups
         assert listed[10:] == groups[1:] * 10
     else:
         assert listed == groups
@@ -536,7 +536,7 @@ LARGE_FILES: list[tuple[str, Callable[[Path], Any]]] = [
 def test_large_files_are_read_in_blocks(
     tmp_path: Path, suffix: str, write: Callable[[Path], Any]
 ) -> None:
-    """64 MiB of vectors take far less memory than that."""
+    """Reading 64 MiB of vectors takes less than a tenth of that memory."""
     path = tmp_path / f"x.{suffix}"
     write(path)
     name = "" if suffix == "npy" else "X"
@@ -550,7 +550,7 @@ def test_large_files_are_read_in_blocks(
 
 
 def test_sparse_matrices_of_anndata_are_refused(tmp_path: Path) -> None:
-    """Nobody need notice one beside vectors."""
+    """A sparse matrix next to dense vectors is ignored."""
     path = tmp_path / "x.h5ad"
     with h5py.File(path, "w") as file:
         write_sparse(file, "X", csr_matrix(np.eye(4, dtype=np.float32)))
@@ -564,7 +564,7 @@ def test_sparse_matrices_of_anndata_are_refused(tmp_path: Path) -> None:
     assert found.find_vectors(None) == "obsm/X_small"
 
 
-# Other blocks of a study of vectors, and why they are refused.
+# Other blocks of a study with vectors, and the errors that refuse them.
 STUDIES: list[tuple[dict[str, Any], str]] = [
     (
         {"backbones": {"pixels": {"family": "pixels"}}},

@@ -1,4 +1,4 @@
-"""Options of vectors from files: which vectors and tables fit together, and what is refused."""
+"""Options for vectors from files: which vectors and tables fit together, and what is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = [("cat", "dog")[number % 3 == 0] for number in range(30)]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two kinds of vectors of 30 rows, with tables of 30, 7 and 5 lines."""
+    """Writes two kinds of vectors with 30 rows, and tables of 30, 7 and 5 lines."""
     monkeypatch.chdir(tmp_path)
     lines = [f"{kind},{('train', 'test', 'none')[n % 3]}" for n, kind in enumerate(KINDS)]
     for name, rows in (("a", 30), ("b", 7), ("short", 5)):
@@ -62,7 +62,7 @@ def of(**changed: Any) -> Any:
             r"one\.npz: vectors 'one' have 2 numbers in training rows but 1 in test rows",
         ),
         (
-            # the fault is of the second kind of vectors alone
+            # only the second kind of vectors is wrong
             {"vectors": {"w": "w", "v": "v"}, "test": "one.npz", "test_table": "a.csv"},
             r"one\.npz: vectors 'v' have 2 numbers in training rows but 1 in test rows",
         ),
@@ -134,7 +134,7 @@ def test_a_test_file_has_its_own_table() -> None:
 
 
 def test_a_column_may_tell_the_splits() -> None:
-    """Row n is of train, test or neither by n % 3; every third row from the first is a dog."""
+    """Row n is in train, test or neither by n % 3; every third row from the first is a dog."""
     options = of(split_column="fold", missing_classes="warn")
     options.check_files()
     assert options.has_test()

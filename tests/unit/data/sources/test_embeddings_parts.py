@@ -1,4 +1,4 @@
-"""Vectors in numbered parts with tables in parts: read in order, in blocks, and row by row."""
+"""Vectors in numbered parts, with tables in parts, are read in order, in blocks and row by row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTS = [3, 5, 4, 2, 6, 3, 4, 5, 2, 3, 7, 4]  # rows of each part; more than te
 
 
 def put_parts(folder: Path, dtype: str = "float16", **more: Any) -> npt.NDArray[Any]:
-    """Twelve parts as clip-retrieval writes them; returns the vectors of all rows."""
+    """Writes twelve parts as clip-retrieval does; returns the vectors of all rows."""
     random, first = np.random.default_rng(0), 0
     values = random.normal(size=(sum(COUNTS), 3)).astype(dtype)
     for part, count in enumerate(COUNTS):
@@ -72,7 +72,7 @@ def test_parquet_parts_take_tables_by_number_too(tmp_path: Path) -> None:
     swapped = [tmp_path / f"x_{part}.parquet" for part in (0, 1)]
     first = swapped[0].read_bytes()
     swapped[0].write_bytes(swapped[1].read_bytes())
-    swapped[1].write_bytes(first)  # equal in sum
+    swapped[1].write_bytes(first)  # the total is unchanged
     with pytest.raises(ConfigError, match=r"metadata_0\.parquet: 3 rows, but 5 vectors in \S*x_0"):
         prepare(tmp_path, given)
 
@@ -142,7 +142,7 @@ def test_check_says_how_many_rows_and_parts(tmp_path: Path) -> None:
 
 
 def test_parts_are_read_in_blocks(tmp_path: Path) -> None:
-    """32 MiB of vectors take far less memory than that."""
+    """Reading 32 MiB of vectors takes less than a tenth of that memory."""
     rows, width, parts = 8 * BLOCK_ROWS, 512, 4
     for part in range(parts):
         path = tmp_path / f"x_{part}.npy"

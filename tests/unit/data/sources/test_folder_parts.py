@@ -1,4 +1,4 @@
-"""Names of folders and files that mean the parts of a dataset."""
+"""Names of folders and files that stand for parts of a dataset, such as train and test."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ KINDS = {"+": "train", "-": "test", "~": "held out"}
         ("train_images+|test_images-", "train_images|test_images"),
         ("01_train+|02_test-", "01_train|02_test"),
         ("train2017+|val2017~", "train2017|val2017"),
-        # further words count where both parts have them
+        # additional words are allowed if both parts have them
         ("seg_train+|seg_test-|seg_pred", "seg_train|seg_test"),
         ("mnist-training+|mnist-testing-|notes", "mnist-training|mnist-testing"),
         ("x_train|y_test", ""),
         ("train_station|train_interior", ""),
         ("train+|seg_train|seg_test", ""),
-        # one folder of each, or none is chosen
+        # each part needs exactly one folder, else none is chosen
         ("train+", ""),
         ("train+|test-|Test-", ""),
         ("train+|val~|valid~", ""),
-        # valid beside invalid is a class
+        # next to "invalid", "valid" is a class
         ("invalid|valid|train+", ""),
         ("a|b", ""),
         ("", ""),
     ],
 )
 def test_parts_are_recognised(names: str, chosen: str) -> None:
-    """A name that means a part ends in + for train, - for test and ~ for held out."""
+    """In the cases, names of parts end in + for train, - for test and ~ for held out."""
     listed = [name.rstrip("+-~") for name in names.split("|")]
     found = folder_parts.find_parts(listed)
     assert found == {

@@ -31,7 +31,7 @@ ROWS = 40
 
 
 def table(first: int, *, several: bool = False) -> bytes:
-    """A parquet file in the Hub's image convention."""
+    """Returns a parquet file that follows the Hub's image convention."""
     stream, rows = io.BytesIO(), range(first, first + ROWS)
     images = [{"bytes": png(row), "path": f"ILSVRC2012_val_{row:08d}_x.JPEG"} for row in rows]
     labels = [[row % 2, 1] if several else row % 2 for row in range(ROWS)]
@@ -76,7 +76,7 @@ def run(options: DatasetOptions, tmp_path: Path) -> tuple[SplitTable, SplitTable
 
 
 def refused(options: DatasetOptions, directory: Path, error: type[Exception]) -> str:
-    """The message of a refused download; nothing may be left that looks finished."""
+    """Returns the error of a download; checks that no receipt marks the download as finished."""
     with pytest.raises(error) as caught:
         dataset_preparation.download_dataset(options, directory)
     assert not (directory / "receipt.json").exists()
@@ -96,7 +96,7 @@ def test_a_repository_becomes_split_tables(hub: Hub, tmp_path: Path) -> None:
     hashes = {part["name"]: part["sha256"] for part in receipt["files"]}
     for name in (*TRAIN, TEST):
         assert hashes[f"repository/{name}"] == hashlib.sha256(FILES[name]).hexdigest()
-    # What no pattern names stays where it is.
+    # Files that no pattern names are not downloaded.
     assert "README.md" not in hub.served
 
 
@@ -129,7 +129,7 @@ def test_a_second_run_goes_on_where_the_first_gave_up(hub: Hub, tmp_path: Path) 
 
 
 def change(**parts: Any) -> Callable[[Hub, pytest.MonkeyPatch], None]:
-    """Changes the repository."""
+    """Returns a function that changes the repository."""
     return lambda hub, _: vars(hub.repositories[REPO]).update(parts)
 
 
@@ -145,9 +145,9 @@ def ask_as_a_stranger(hub: Hub, patch: pytest.MonkeyPatch) -> None:
 Spoil = Callable[[Hub, pytest.MonkeyPatch], Any]
 PAGE = f"https://huggingface.co/datasets/{REPO}"
 NO_LOGIN = "set HF_TOKEN for a private dataset"
-# The options, the fault, the error, facts in its message, and the requests for a commit.
+# The options, the fault, the error, facts in its message, and the number of requests for a commit.
 REFUSED: dict[str, tuple[dict[str, Any], Spoil, type[Exception], list[str], int]] = {
-    # the list of files is open, the first file is not
+    # the list of files is public, the first file is not
     "gated": (
         {},
         change(gated=True),
@@ -253,7 +253,7 @@ def test_a_hub_that_recovers_is_asked_again(hub: Hub, tmp_path: Path, failures: 
     left = read_folder(tmp_path)
     left.pop("receipt.json")
     assert left == {f"repository/{name}": FILES[name] for name in (*TRAIN, TEST)}
-    # one for the list, two for each of three files: its checksum and its bytes
+    # one request for the list, two for each of three files: its checksum and its bytes
     assert sum(COMMIT in each for each in hub.requests) == 7 + len(failures), hub.requests
 
 
@@ -301,7 +301,7 @@ def test_a_file_with_another_checksum_is_kept_apart_and_fetched_again(
 
 @pytest.mark.parametrize("revision", ["main", "", "0" * 12, "0" * 39, "0" * 41, "A" * 40, "g" * 40])
 def test_a_revision_is_a_whole_commit(revision: str) -> None:
-    """Git writes a commit as 40 hexadecimal digits in small letters."""
+    """Git writes a commit as 40 lowercase hexadecimal digits."""
     with pytest.raises(ConfigError, match=f"revision: '{revision}' is not a commit.*40 hexadec"):
         options_of(revision=revision)
 
@@ -369,7 +369,7 @@ def test_a_token_is_for_the_hub_alone(
     else:
         (tmp_path / "token").write_text(TOKEN)
     dataset_preparation.download_dataset(options_of(), tmp_path / "downloads")
-    # The store of large files is another host: a token is not for it.
+    # Large files are on another host, which must not receive the token.
     assert not hub.store_saw_token
     assert TOKEN.encode() not in (tmp_path / "downloads/receipt.json").read_bytes()
 
@@ -384,7 +384,7 @@ def test_no_network_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def real_json() -> bytes:
-    """Three images in four have labels; the list is longer than the split."""
+    """Returns labels for three in four images, and for more images than the split has."""
     return json.dumps([[] if row % 4 == 0 else [row % 2, 1] for row in range(ROWS + 7)]).encode()
 
 
@@ -457,7 +457,7 @@ def test_accepted_labels_are_beside_the_test_rows_without_their_address(
     assert read_info(tmp_path / "tables/dataset.json").accepted
     for name in ("tables/dataset.json", "downloads/receipt.json"):
         assert "hidden" not in (tmp_path / name).read_text()
-    # Another file makes other tables.
+    # Another file leads to other tables.
     third = options_of(accepted_labels={**accepted, "sha256": "0" * 64})
     assert third.download_params() != options.download_params()
     assert third.preparation_params() != options.preparation_params()

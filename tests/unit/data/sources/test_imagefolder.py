@@ -1,4 +1,4 @@
-"""Layouts of image folders that are read as splits and classes, and those that are refused."""
+"""Layouts of image folders: some are read as splits and classes, others are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def touch(*names: str, root: str = "x") -> None:
-    """Makes files, which are pictures unless their names say otherwise."""
+    """Makes empty files; names without an extension get .png."""
     for name in names:
         path = Path(root) / (name if "." in name.rpartition("/")[2] else f"{name}.png")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def of(*names: str, **changed: Any) -> Any:
 
 
 def listed(options: Any) -> dict[str, list[str]]:
-    """Returns the files of each split without the ending of pictures."""
+    """Returns the files of each split without `.png`."""
     files = imagefolder.list_images(options).files
     return {
         split: [file.removesuffix(".png") for part in classes.values() for file in part]
@@ -62,7 +62,7 @@ def listed(options: Any) -> dict[str, list[str]]:
     ],
 )
 def test_layouts_that_are_read(names: str, classes: str, train: str, test: str | None) -> None:
-    """`train` and `test` are the folders of the parts, whose images are listed by name."""
+    """`train` and `test` are the folders of the splits; all their images must be listed."""
     options = of(*names.split())
     options.check_files()
     assert imagefolder.list_images(options).class_names == tuple(classes.split())
@@ -144,7 +144,7 @@ def test_excluded_classes_are_left_out_of_everything() -> None:
         of(exclude=["d"]).check_files()
     with pytest.raises(ConfigError, match="fewer than two class folders"):
         of(exclude=["a", "b"]).check_files()
-    # a class that is left out is not named beside a part, and a part that is left out is no part
+    # an excluded class folder is not mixed with a part; an excluded part no longer counts as one
     touch("bus/1", "train/a/1", root="z")
     with pytest.raises(ConfigError, match="z has train/ but no test/"):
         of(path="z", exclude=["bus"]).check_files()
@@ -160,7 +160,7 @@ names = st.sampled_from(["a", "b", "c", "d"])
 def test_files_are_the_pictures_of_the_folders(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """As the shell lists them; every one is in one split, and its id is its path."""
+    """The ids are the paths that the shell lists; each is in exactly one split."""
     root = tmp_path_factory.mktemp("images")
     files = data.draw(st.sets(st.tuples(names, st.integers(0, 9)), min_size=2, max_size=30))
     if len({name for name, _ in files}) < 2:

@@ -16,7 +16,7 @@ from tests.support.refusals import refuses
 
 
 def write_images(folder: Path, count: int) -> None:
-    """Writes images into folders of several depths."""
+    """Writes images into folders of different depths."""
     for number in range(count):
         path = folder / "/".join("ab"[: number % 3]) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -24,7 +24,7 @@ def write_images(folder: Path, count: int) -> None:
 
 
 def test_all_images_below_the_folder_are_read_as_one_class(tmp_path: Path) -> None:
-    write_images(tmp_path / "films/train", 10)  # no part, and no class
+    write_images(tmp_path / "films/train", 10)  # here train/ is neither a split nor a class
     values = {"source": "imagefolder", "path": str(tmp_path / "films"), "unlabelled": True}
     options = dataset_options(values)
     assert not options.has_labels()

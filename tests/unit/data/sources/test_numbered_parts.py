@@ -1,4 +1,4 @@
-"""Parts by their numbers: their order, and what is missing, doubled, or has no partner."""
+"""Numbered parts: their order, and errors for missing, repeated and unpaired parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def put(folder: Path, *names: str) -> None:
         (["a_10.npy", "a_2.npy", "a_1.npy"], ["a_1.npy", "a_2.npy", "a_10.npy"]),
         (["a_10.npy", "a_9.npy"], ["a_9.npy", "a_10.npy"]),
         (["a_09.npy", "a_10.npy"], ["a_09.npy", "a_10.npy"]),
-        # names with other differences keep the order of names
+        # names that also differ elsewhere are sorted as names
         (["b_10.npy", "b_9.npy", "a_11.npy"], ["a_11.npy", "b_10.npy", "b_9.npy"]),
     ],
 )
@@ -37,7 +37,7 @@ def test_numbers_decide_the_order(tmp_path: Path, names: Sequence[str], order: l
     [
         ([f"img_emb_{n}.npy" for n in range(12)], list(range(12))),
         (["x-00003-of-00005.npy", "x-00004-of-00005.npy"], [3, 4]),
-        (["x-00003-of-00005.npy"], [5]),  # of one file no number is told from others
+        (["x-00003-of-00005.npy"], [5]),  # a single file does not show which number counts parts
         (["v2_7.npy", "v2_8.npy"], [7, 8]),
         (["vectors.npy"], [0]),
     ],

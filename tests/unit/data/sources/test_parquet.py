@@ -1,4 +1,4 @@
-"""Parquet files of images: their labels, class names and columns, over all files of a dataset."""
+"""Parquet files of images: labels, class names and columns over all files of a dataset."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_rows_are_those_of_all_files_up_to_the_limit(
 
 
 def test_limits_take_the_first_rows() -> None:
-    """The first 9 labels are three times cat, dog, cat."""
+    """The first 9 labels repeat cat, dog, cat three times."""
     options = of(**PAIR, limit={"train": 9, "test": 2})
     assert options.count_class_units().train == {"cat": 6, "dog": 3}
     assert options.count_class_units().test == {"cat": 1, "dog": 1}
@@ -124,7 +124,7 @@ def test_files_are_inputs_and_their_images_are_the_dataset_s(folder: Path) -> No
     assert options.image_files() == tuple(str(folder / name) for name in files)
 
 
-# Columns of files: each file needs the columns of the first, of one kind.
+# Each file needs the columns of the first file, of the same kinds.
 
 
 def rows(**changed: Any) -> pa.Table:
@@ -152,7 +152,7 @@ def image(data: Any, path: Any, kind: Any = None) -> dict[str, Any]:
         ({"label": pa.array([0, 1], pa.timestamp("s"))}, False),
         ({"label": pa.array(["cat", "dog"]).dictionary_encode()}, False),
         ({"label": pa.array([[0, 1], [1, 0]], pa.list_(pa.float32()))}, False),
-        ({"label": [[0, 1], [1, 0]]}, False),  # beside a file of single labels
+        ({"label": [[0, 1], [1, 0]]}, False),  # next to a file of single labels
         ({"image": [b"x"] * 2}, False),
         (image("x", None), False),
         (image(1, None), False),
@@ -167,7 +167,7 @@ def image(data: Any, path: Any, kind: Any = None) -> dict[str, Any]:
 def test_all_files_have_columns_of_one_kind(
     changed: dict[str, Any], good: bool, first: bool
 ) -> None:
-    """Wherever the other one stands."""
+    """The order of the two files does not matter."""
     pair = [rows(**changed), rows()]
     for number, each in enumerate(pair if first else pair[::-1]):
         pq.write_table(each, f"x-{number}.parquet")
@@ -231,7 +231,7 @@ def test_metadata_may_name_the_classes(
     else:
         options.check_files()
         assert options.count_class_units().train == dict.fromkeys(names, 1)
-        of("x.parquet", class_names=names).check_files()  # the option may repeat them
+        of("x.parquet", class_names=names).check_files()  # the option may repeat the file's names
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Path templates: as Python formats them, without attributes, indices and nested fields."""
+"""Path templates are formatted as Python does, without attributes, indices and nested fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scikit-learn's digits: their sizes without importing the library, and what is refused."""
+"""scikit-learn's digits: sizes are known without importing it; wrong options are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors in parquet, as Arrow, Ray Data and Daft write them, read without these libraries."""
+"""Tensors in parquet from Arrow, Ray Data and Daft are read without these libraries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RAY, RAY_2, DAFT = "ray.data.arrow_tensor", "ray.data.arrow_tensor_v2", "daft.su
 
 
 class Tensors(pa.ExtensionType):  # type: ignore[misc]
-    """A library's type, which pyarrow does not know."""
+    """A library's extension type that pyarrow does not know."""
 
     def __init__(self, storage: pa.DataType, name: str, stated: bytes) -> None:
         self._stated = stated
@@ -43,7 +43,7 @@ def of_type(name: str, storage: pa.DataType, stated: bytes, values: Any = VALUES
 
 
 def daft(kind: str, *parts: Any) -> bytes:
-    """What Daft 0.7 writes of its types."""
+    """Returns the metadata that Daft 0.7 writes for a type."""
     datatype = {kind: list(parts) if len(parts) > 1 else parts[0]}
     stated = {"datatype": datatype, "daft_version": "0.7.26", "daft_build_type": "release"}
     return json.dumps(stated).encode()
@@ -55,7 +55,7 @@ HALF = VALUES.astype(np.float16)
 
 
 def any_shape(kind: pa.DataType = FLOATS, *shapes: Any) -> pa.Array:
-    """Tensors of any shape, as Ray Data and Daft store them."""
+    """Returns tensors of any shape in the layout of Ray Data and Daft."""
     parts = [pa.array(list(VALUES), kind), pa.array(list(shapes) or [[WIDTH]] * ROWS)]
     return pa.StructArray.from_arrays(parts, ["data", "shape"])
 
@@ -65,7 +65,7 @@ def canonical(*shape: int, dtype: str = "float32") -> pa.Array:
     return pa.FixedShapeTensorArray.from_numpy_ndarray(values)
 
 
-# Columns, and the length of vectors that the file states before they are read.
+# Columns, and the length of vectors that can be known before reading them.
 READ: dict[str, tuple[pa.Array, int | None]] = {
     "arrow": (canonical(WIDTH), WIDTH),
     "arrow, one row": (canonical(1, WIDTH), WIDTH),
@@ -151,7 +151,7 @@ def test_tensors_of_several_dimensions_are_no_vectors(
 
 
 class RunsCode:
-    """A pickle that creates a file when it is loaded."""
+    """Unpickles by creating a file, to show whether a pickle is loaded."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -183,7 +183,7 @@ def test_a_shape_is_read_without_running_code(tmp_path: Path, stated: str | byte
         ),
         (
             of_type(DAFT, FIXED, daft("Embedding", "Float32", 6), pa.array([None, *VALUES], FIXED)),
-            r"x\.parquet: cannot be read \(Expected all lists to be of size=6",  # by pyarrow
+            r"x\.parquet: cannot be read \(Expected all lists to be of size=6",  # pyarrow's text
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""torchvision's datasets, in their own formats, from a local server to split tables."""
+"""torchvision's datasets in their own formats, from a local server to split tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def options(name: str, **more: Any) -> DatasetOptions:
 def prepared(
     name: str, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, per_class: int = 2
 ) -> tuple[table.DatasetInfo, dict[str, list[dict[str, Any]]]]:
-    """Through the whole path: the tables' description, and their rows."""
+    """Downloads and prepares a dataset; returns the tables' description and rows."""
     train, test, classes = serve_dataset(
         name, tmp_path / "remote", monkeypatch, per_class=per_class
     )
@@ -136,7 +136,7 @@ def test_a_path_gives_the_same_dataset_without_a_download(
     root = tmp_path / "root"
     mine = tmp_path / "downloads"
     root.mkdir()
-    if name == "Places365":  # as torchvision's own download lays it out
+    if name == "Places365":  # in the layout of torchvision's own download
         for file in (mine / "filelist_places365-standard").iterdir():
             file.rename(root / file.name)
         train = mine / "train_256_places365standard" / "data_256"
@@ -174,9 +174,9 @@ def test_a_path_without_the_dataset_is_refused(tmp_path: Path) -> None:
         dataset_preparation.prepare_dataset(chosen, tmp_path / "tables")
 
 
-# Training rows, test rows and classes, as their authors state them: LeCun's page of MNIST;
-# Xiao et al. 2017; Krizhevsky's page of CIFAR; "Number of images" in the development kit of
-# Places365-Standard (github.com/zhoubolei/places_devkit).
+# Training rows, test rows and classes according to the authors: LeCun's page of MNIST; Xiao et al.
+# 2017; Krizhevsky's page of CIFAR; "Number of images" in the development kit of Places365-Standard
+# (github.com/zhoubolei/places_devkit).
 STATED = {
     "MNIST": (60_000, 10_000, 10),
     "FashionMNIST": (60_000, 10_000, 10),
@@ -204,7 +204,7 @@ def test_sizes_are_known_before_the_download(name: str) -> None:
     assert (public.rule, public.key, public.fault) == ("source", "source", None)
 
 
-# The folders that each of torchvision's classes reads under its root.
+# The folders that torchvision's class for each dataset reads under its root.
 LAYOUT = {
     "MNIST": ["MNIST/raw"],
     "FashionMNIST": ["FashionMNIST/raw"],
@@ -226,7 +226,7 @@ def test_a_path_has_the_folders_of_torchvision(name: str, tmp_path: Path) -> Non
     chosen.check_files()
     assert chosen.input_files() == tuple(map(str, folders))
     assert chosen.download_params() is None
-    # A dataset at another place has the same images.
+    # The images do not depend on the dataset's path.
     assert chosen.image_params() == options(name).image_params()
     assert chosen.preparation_params() != options(name).preparation_params()
     for number, folder in enumerate(folders):

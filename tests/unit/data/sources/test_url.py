@@ -1,4 +1,4 @@
-"""Files at plain addresses, from a local server to split tables."""
+"""Files at plain URLs, from a local server to split tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def images() -> dict[str, bytes]:
-    """Returns the content of a zip of an image folder, with a top folder and a Mac's additions."""
+    """Returns the files of a zipped image folder, with a top folder and files that macOS adds."""
     names = [
         f"xrays/{part}/{name}/{number}.png"
         for part, rows in (("train", 4), ("test", 2))
@@ -41,7 +41,7 @@ def images() -> dict[str, bytes]:
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
-    """Equal bytes at any time: members have no date."""
+    """Returns bytes that do not depend on the time, because members have no date."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as packed:
         for name, content in files.items():
@@ -54,7 +54,7 @@ def digest(content: bytes) -> str:
 
 
 def values(server: Server, content: bytes | None = None, **more: Any) -> dict[str, Any]:
-    """The options of the image folder, with other content and other options where given."""
+    """Returns the options for the image folder; `content` and `more` replace the defaults."""
     content = zipped(images()) if content is None else content
     url = server.put("/v1/chest.zip", content)
     return {
@@ -132,7 +132,7 @@ def test_a_manifest(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_folder_in_place_of_a_download(server: Server, tmp_path: Path) -> None:
-    """It is asked for nothing, checked by the same checksums, and leaves the same tables."""
+    """Nothing is requested; checksums and tables are those of a download."""
     archives = tmp_path / "archives"
     archives.mkdir()
     fetched = dataset_options(values(server))

@@ -1,4 +1,4 @@
-"""Tar shards: rows and offsets as the tars have them, and every fault by shard and key."""
+"""Tar shards: rows and offsets match the tars, and each fault names its shard and key."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def two_shards(folder: Path, **more: Any) -> Path:
 
 
 def in_capitals(members: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    """Members with the ends of their names in capitals, which name the same parts of a sample."""
+    """Writes extensions in capitals, which must not change their meaning."""
     return [
         (f"{name.partition('.')[0]}{Path(name).suffix.upper()}", data) for name, data in members
     ]
@@ -45,7 +45,7 @@ def test_any_row_is_read_by_its_place_alone(tmp_path: Path) -> None:
     test = str(pack(tmp_path / "t.tar", samples(90, 2)))
     table, _ = prepare(tmp_path / "out", **of_shards(shards, test=test))
     first = shards / "a-000.tar"
-    # All but the wanted image is overwritten: whoever looked through the tar would fail.
+    # All but the wanted image is overwritten, so reading anything else of the tar would fail.
     (image,) = table.read_images(7, 8)
     assert image.path is not None
     data = tar_shards.read_image_bytes(image.path)
@@ -86,7 +86,7 @@ def test_members_of_a_key_need_not_be_neighbours_and_others_are_counted(
     assert "6 files of shards not used, such as README in" in caplog.text
 
 
-# what is wrong with a shard
+# faults of shards
 
 
 def damage(path: Path, where: bytes, keep: int = 512) -> None:
@@ -102,7 +102,7 @@ def cut(path: Path, where: bytes, after: int = 0) -> None:
 
 
 def zeros(path: Path) -> None:
-    """A file whose room was taken and whose end was never written."""
+    """Cuts a file and appends zeros, as if its end had never been written."""
     cut(path, b"n01/0005.cls")
     with path.open("ab") as stream:
         stream.truncate(path.stat().st_size + (2 << 20))
@@ -198,7 +198,7 @@ def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
     assert tar_shards.read_image_bytes(path) == png(1)
 
 
-# Samples of tar shards as rows: what a key's members say, and which faults they have.
+# Samples of tar shards as rows: their content and their faults.
 
 
 FIELDS = {"label_column": "label"}
@@ -211,7 +211,7 @@ def read(path: Path, **values: Any) -> list[webdataset_rows.Row]:
 
 
 def row_of(path: Path, members: dict[str, bytes | None], **values: Any) -> webdataset_rows.Row:
-    """Returns the row of n01/0003, of whose members some are changed or left out."""
+    """Returns row n01/0003 after some of its members were changed or left out."""
     given: dict[str, bytes | None] = {**dict(samples(2, 2, who=["p1", " p2 "])), **members}
     pack(path / "a.tar", [(name, data) for name, data in given.items() if data is not None])
     (row,) = [each for each in read(path / "a.tar", **values) if each.id.endswith("n01/0003")]
@@ -221,7 +221,7 @@ def row_of(path: Path, members: dict[str, bytes | None], **values: Any) -> webda
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=12), st.sampled_from(["cls", "json"]))
 def test_rows_are_the_keys_that_were_packed(tmp_path: Path, labels: list[int], place: str) -> None:
-    """Keys, labels and images, in the order of the shard."""
+    """Keys, labels and images are those of the shard, in its order."""
     members = []
     for number, label in enumerate(labels):
         key = f"n/{number:03}"
@@ -284,7 +284,7 @@ NUMBERS = FIELDS | {"class_names": ["a", "1", "0"]}
         (ONE, [], None, "n01/0003.json is not a mapping of fields"),
         (ONE, b"{", None, "n01/0003.json is not JSON"),
         (ONE, None, None, "no member n01/0003.json"),
-        # numbers that are names are read as names alone
+        # if names are numbers, a number is read as a name
         (NUMBERS, {"label": 1}, 1, None),
         (NUMBERS, {"label": "0"}, 2, None),
         (NUMBERS, {"label": 2}, None, "label is '2', which is not in class_names"),
@@ -337,7 +337,7 @@ def test_ids_patients_and_groups_come_from_fields(tmp_path: Path) -> None:
 def test_names_are_texts_or_numbers(
     tmp_path: Path, option: str, kind: str, value: Any, said: str | None
 ) -> None:
-    """Fields that no option names may be anything."""
+    """Fields that no option uses may have any value."""
     data = json.dumps({"label": 1, "who": value}).encode()
     named = {option: ["who"] if option == "group_columns" else "who"} if option else {}
     pack(tmp_path / "a.tar", [("a.png", png(1)), ("a.json", data)])
@@ -345,7 +345,7 @@ def test_names_are_texts_or_numbers(
     assert [each for each, _ in row.faults] == ([kind] if said and option else [])
     assert all(f"who is {value!r}, {said}" == detail for _, detail in row.faults)
     for text in (row.id, row.unit, *row.groups):
-        text.encode()  # which half of a character would not allow
+        text.encode()  # fails for half of a surrogate pair
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def test_other_files_are_not_taken_for_images(tmp_path: Path, start: bytes) -> N
 
 
 def test_batches_have_the_rows_and_their_places(tmp_path: Path) -> None:
-    """A row with an image is found by its path, another by its shard."""
+    """A row with an image refers to its path, a row without an image refers to its shard."""
     members = dict(samples(0, 4, who=["p1", "p2"]))
     del members["n01/0003.png"]
     path, test = (pack(tmp_path / name, [*members.items()]) for name in ("a.tar", "b.tar"))

@@ -1,4 +1,4 @@
-"""Options of tar shards: which files they name, and which are refused before any is read."""
+"""Options of tar shards: which files they name; wrong ones are refused before reading any file."""
 
 from __future__ import annotations
 

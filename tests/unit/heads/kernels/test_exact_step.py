@@ -1,4 +1,4 @@
-"""Exact sums of gradients equal sums of Python integers, row by row, and NumPy's steps."""
+"""Exact gradient sums equal sums of Python integers, and whole steps equal NumPy's steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLIP = 0.7
 NOTHING = np.zeros(0, np.float32)
 
 
-# A row's scale and shift, and the centre that the shift multiplies.
+# The scale and the shift of each row, and the centre that is multiplied by the shift.
 Move = tuple[Numbers, Numbers, npt.NDArray[np.float32]]
 
 
@@ -32,7 +32,7 @@ def on_grid(
     shift: float = 0.0,
     centre: npt.NDArray[np.float32] = NOTHING,
 ) -> tuple[Numbers, float]:
-    """A row with its constant, in whole steps, and its norm."""
+    """Returns a row with its constant, in whole grid steps, and its norm."""
     out = np.empty(len(x) + 1)
     norms, one = np.empty(1), np.ones(1, np.float32)
     exact_step.measure_rows(x[None], one * scale, one * shift, centre, one, norms)
@@ -66,7 +66,7 @@ def slow_sums(
     sigmoid: bool,
     move: Move | None = None,
 ) -> Numbers:
-    """The sums of `exact_step.add_sums` by products of Python's integers, one row at a time."""
+    """Computes the sums of `exact_step.add_sums` with Python integers, one row at a time."""
     entry, step = grid_step(1 - exact_step.MARGIN, bits), grid_step(CLIP, 17)
     total = np.zeros(heads.shape, object)
     for seed, head in enumerate(heads):
@@ -127,7 +127,7 @@ def data_of(
     several: bool = False,
     move: Move | None = None,
 ) -> tuple[Any, ...]:
-    """The rows as `exact_step` takes them, of labels as zeros and ones."""
+    """Returns the rows as `exact_step` takes them; `labels` are zeros and ones."""
     none = np.zeros(0, np.int64), np.zeros((0, 0), np.uint8)
     rows = features, *(move or (np.ones(len(features), np.float32), NOTHING, NOTHING))
     norms = np.empty(len(features))
@@ -148,7 +148,7 @@ def given_of(bits: int, step: float, clip: float = CLIP, *, sigmoid: bool = Fals
 
 def rows_of(kind: str, rows: int, columns: int) -> npt.NDArray[np.float32]:
     features = np.random.default_rng(columns).standard_normal((rows, columns), dtype=np.float32)
-    if kind == "peaks":  # few large numbers in a row, of either sign
+    if kind == "peaks":  # a few large numbers per row, of either sign
         features[::2, : min(15, columns)] *= 1e3
         features[1::3] = 0.0
         features[1::3, columns // 2] = -1e6
@@ -167,7 +167,7 @@ def rows_of(kind: str, rows: int, columns: int) -> npt.NDArray[np.float32]:
 def test_sums_are_those_of_whole_numbers(
     kind: str, rows: int, columns: int, classes: int, bits: int
 ) -> None:
-    """Classes and columns that fill tiles of the kernel, or do not."""
+    """Classes and columns may or may not fill the kernel's tiles."""
     features = rows_of(kind, rows, columns)
     generator = np.random.default_rng(rows)
     weights = generator.choice(np.array([1, 0.5, 1 / 3, 0], np.float32), rows)
@@ -205,7 +205,7 @@ floats = st.floats(width=32, allow_nan=True, allow_infinity=True)
 def test_any_rows_have_the_sums_of_whole_numbers(
     rows: list[list[float]], head: list[float], bits: int
 ) -> None:
-    """Among them NaN, infinite, huge, denormal and zero ones."""
+    """The rows include NaN, infinite, huge, denormal and zero values."""
     features = np.array(rows, np.float32)
     labels = np.eye(3, dtype=np.uint8)[np.arange(len(rows)) % 3]
     weights = np.isfinite(features).all(1).astype(np.float32)
@@ -215,7 +215,7 @@ def test_any_rows_have_the_sums_of_whole_numbers(
 
 
 def test_a_row_that_is_not_finite_adds_nothing_even_with_a_weight() -> None:
-    """Its weight is 0 elsewhere; the sum does not rest on that alone."""
+    """Such rows have a weight of 0 elsewhere, but the sum does not rely on the weight."""
     features = rows_of("unusable", 9, 5)[:2]
     assert not np.isfinite(features).any()
     labels, heads = np.eye(3, dtype=np.uint8)[:2], np.ones((1, 3, 6))
@@ -226,7 +226,7 @@ def test_a_row_that_is_not_finite_adds_nothing_even_with_a_weight() -> None:
 @given(seed=st.integers(0, 2**20), cuts=st.lists(st.integers(0, 400), max_size=4))
 @settings(max_examples=40)
 def test_any_order_and_any_split_of_the_rows_have_the_same_bits(seed: int, cuts: list[int]) -> None:
-    """Entries and factors of 17 bits each, whose products fill float64's whole numbers."""
+    """Entries and factors have 17 bits each, so products fill float64's range of whole numbers."""
     generator = np.random.default_rng(seed)
     features, heads = rows_of("peaks", 400, 40), generator.standard_normal((2, 5, 41))
     data = data_of(features, np.eye(5)[generator.integers(5, size=400)], np.ones(400, np.float32))
@@ -241,7 +241,7 @@ def test_any_order_and_any_split_of_the_rows_have_the_same_bits(seed: int, cuts:
 @pytest.mark.parametrize("sigmoid", [False, True])
 @pytest.mark.parametrize("averaged", [False, True])
 def test_steps_are_sums_one_by_one(columns: int, sigmoid: bool, averaged: bool) -> None:
-    """Batches of 0, 1 and 200 rows, averages that move little and much, and sums off the grid."""
+    """Includes batches of 0, 1 and 200 rows, slow and fast averages, and sums off the grid."""
     generator = np.random.default_rng(columns)
     sizes, features = np.array([5, 0, 1, 200, 129]), rows_of("peaks", 335, columns)
     labels = np.eye(3, dtype=np.uint8)[generator.integers(3, size=335)]
@@ -292,7 +292,7 @@ def test_steps_are_sums_one_by_one(columns: int, sigmoid: bool, averaged: bool) 
 
 @pytest.mark.parametrize(("factor", "exact"), [(2**53 // 8191, True), (2**53 // 8191 + 2, False)])
 def test_a_sum_above_the_whole_numbers_of_float64_is_refused(factor: int, exact: bool) -> None:
-    """A row of zeros, whose sum is its constant of 8,191 steps times its factor."""
+    """The only row is zero: its sum is its constant of 8,191 steps times its factor."""
     head, average = np.zeros((1, 2, 2)), np.zeros((2, 2))
     done = exact_step.take_steps(
         data_of(np.zeros((1, 1), np.float32), np.eye(2)[:1], np.ones(1, np.float32)),
@@ -334,7 +334,7 @@ def test_heads_are_whole_numbers_of_a_power_of_two(bits: int, scale: float) -> N
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_units_are_rows_on_the_grid(moved: bool) -> None:
-    """Chosen rows in any order; rows of weight 0, or not finite, are 0."""
+    """Rows may be chosen in any order; rows with weight 0 or non-finite values become 0."""
     features, entry = rows_of("unusable", 12, 5), grid_step(1 - exact_step.MARGIN, 13)
     generator, chosen = np.random.default_rng(0), np.array([3, 11, 3, 0, 1, 7, 6, 4])
     scale, shift, weights = generator.random((3, 12), np.float32) + 0.5

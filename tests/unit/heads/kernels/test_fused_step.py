@@ -1,4 +1,4 @@
-"""The compiled steps: every shape's tiles, and whole steps against steps one by one."""
+"""The compiled steps: sums for tiles of every shape, and whole runs against single steps."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.support.linear_heads import CPU, oracle_sum, relative, rows_of, train
 from tests.support.poisson_batches import poisson_batches
 
 SMALL = itertools.product((1, 3, 15, 16, 17, 63, 64, 65, 128, 200), (2, 5, 6, 11))
-# long rows and many classes, which go by blocks
+# long rows and many classes, which are processed in blocks
 LARGE = [(64, 16), (65, 21), (200, 1000), (1024, 16), (1025, 21), (2100, 3), (2100, 40)]
 
 
 def made_arrays(
     rows: int, dimension: int, classes: int, *, several: bool, weighted: bool
 ) -> fused_step.Arrays:
-    """Rows of several scales and bounds; one in nine is unusable, another's logits overflow."""
+    """Returns rows of several scales; every ninth is unusable, another's logits overflow."""
     generator = torch.Generator().manual_seed(rows)
     features = torch.randn(rows, dimension, generator=generator)
     scale, bounds = torch.rand(rows, generator=generator) + 0.5, torch.rand(rows).double()
@@ -54,7 +54,7 @@ def made_arrays(
 def test_sums_of_any_shape_are_numpys(
     dimension: int, classes: int, several: bool, weighted: bool
 ) -> None:
-    """Tiles that are not full; slices of 0, 1 and more rows, in any order, with repetitions."""
+    """Tiles may be incomplete; batches have 0, 1 or more rows, in any order, with repetitions."""
     if (dimension, classes) in LARGE and weighted != several:
         return
     arrays = made_arrays(160, dimension, classes, several=several, weighted=weighted)
@@ -77,7 +77,7 @@ def test_sums_of_any_shape_are_numpys(
 
 @pytest.mark.parametrize("classes", [1, 2, 7])
 def test_probabilities_are_those_of_float64(classes: int) -> None:
-    """Logits reach the ends of float32's exponents, are tied, or are not finite."""
+    """Logits reach the ends of float32's exponent range, are tied, or are not finite."""
     logits = np.random.default_rng(1).uniform(-40, 40, (classes, 128)).astype(np.float32)
     logits[:, 0], logits[:, 1], logits[-1, 2:6] = 0, 1e30, [np.nan, np.inf, -np.inf, -86]
     logits[0, 6:9] = [np.nan, np.inf, -np.inf]
@@ -129,7 +129,7 @@ def descend(
     mixing: npt.NDArray[np.float32],
     observed: Any = NOT_OBSERVED,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Steps of the native loop: weights, average."""
+    """Takes steps with the native loop; returns the weights and their average."""
     weights, average = padded(start), padded(start)
     sums = NativePoissonSum(
         ClippedGradients(rows, 1.0, sigmoid=False),
@@ -163,7 +163,7 @@ def descend(
 
 
 def test_batches_that_are_too_large_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled steps go as far as the first of them, and on behind it."""
+    """Compiled steps stop before a batch that is too large and continue after it."""
     rows = rows_of(training_set(200, 8, 3), "none")
     sampler = PoissonSampler(rows.n, 0.1, open_stream(1, "sampling"))
     wanted, sizes = PoissonSampler(rows.n, 0.1, open_stream(1, "sampling")).draw_block(50)
@@ -191,7 +191,7 @@ def test_batches_that_are_too_large_are_left_out(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_step_s_noise_is_what_is_drawn_elsewhere() -> None:
-    """Without rows the sum is the noise, in several pieces, the last one incomplete."""
+    """Without rows the sum is pure noise, drawn in several pieces; the last one is incomplete."""
     classes, columns, steps = 7, 5001, 3
     assert classes * columns > 2 * fused_step._DRAWN
     wanted = GaussianNoise([1], classes * columns, CPU).draw_steps(steps, 0.3)[0].double().sum(0)
@@ -251,7 +251,7 @@ def test_steps_in_the_native_loop_are_the_steps_one_by_one(kind: str) -> None:
 
 
 def test_sums_on_narrower_vectors_are_right(tmp_path: Path) -> None:
-    """Tiles, tails and horizontal sums of 8 and 4 lanes, also of other kernels."""
+    """Checks tiles, tails and horizontal sums with 8 and 4 lanes, in this and other kernels."""
     command = [sys.executable, "-m", "tests.support.narrower_vectors"]
     variables = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     subprocess.run(command, cwd=REPOSITORY, env=variables, check=True)

@@ -1,4 +1,4 @@
-"""Clipped residuals, against NumPy in float64."""
+"""Clipped residuals equal NumPy's in float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpprobe.heads.kernels.residuals import clip_rows
 @pytest.mark.parametrize(("m", "classes"), [(1, 2), (7, 1), (64, 4), (65, 11)])
 @pytest.mark.parametrize("bias", [0.0, 700.0, np.inf, np.nan])
 def test_residuals_are_numpy_s_and_of_their_row_alone(m: int, classes: int, bias: float) -> None:
-    """A row has the same bits alone; probabilities of logits that are not finite are 0."""
+    """A row's bits do not depend on other rows; non-finite logits have probability 0."""
     generator = np.random.default_rng(m)
     logits = 3 * generator.normal(size=(m, classes))
     logits[m // 2 :, 0] += bias

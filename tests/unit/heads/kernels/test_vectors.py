@@ -1,4 +1,4 @@
-"""Machine code for vectors: sums of products are NumPy's, on the processor's own lanes."""
+"""Machine code for vectors: sums of products equal NumPy's, at the processor's own width."""
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg, untyped-decorator"
 # ruff: noqa: ARG001  (of an intrinsic Numba reads the signature, LLVM gets the values)
@@ -18,7 +18,7 @@ from dpprobe.heads.kernels.vectors import INT, INTERLEAVED, LANES, STEPS, Code
 
 
 def make_products(count: int, together: int, wide: bool) -> Any:
-    """Compiles products of a factor with `count` rows, whose columns past the last are masked."""
+    """Compiles products of a factor with `count` rows; columns past the last are masked."""
 
     @intrinsic
     def products(_context, rows, stride, factor, columns, out, spots):
@@ -62,7 +62,7 @@ def make_products(count: int, together: int, wide: bool) -> Any:
 )
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_sums_of_products_are_numpy_s(count: int, together: int, kind: type) -> None:
-    """Sums of whole numbers, which are exact in any order; nothing past the last one is read."""
+    """Sums of whole numbers are exact in any order; nothing past the last column is read."""
     fill = make_products(count, together, kind == np.float64)
     width = (2 * STEPS + 3) * LANES
     generator = np.random.default_rng(count)
