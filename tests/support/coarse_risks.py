@@ -1,4 +1,4 @@
-"""A coarse search for the epsilon of a permitted risk: each step of it prices many plans."""
+"""A coarse search for the epsilon of a permitted risk, as each search step prices many plans."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dpprobe.privacy import noise_calibration
 
 @pytest.fixture
 def coarse_risks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the epsilon of a risk be a third too small; tests/unit/privacy/test_risk.py has how near
-    it comes."""
+    """Lets the search return an epsilon that is a third too small; tests/unit/privacy/test_risk.py
+    tests the real accuracy.
+    """
     monkeypatch.setattr(noise_calibration, "RISK_TOLERANCE", 0.5)
