@@ -1,10 +1,10 @@
-"""Runs a real one-node Slurm for tests: no systemd, no file in /etc, its own ports and folder.
+"""A real Slurm of one node for tests: no systemd, nothing under /etc, own ports, own folder.
 
     python tests/slurm/cluster.py up DIRECTORY [--accounting]
     python tests/slurm/cluster.py down DIRECTORY
 
-Needs root and the packages that tests/install_system_packages.sh installs. Several clusters can
-run at once, and a real Slurm is not touched: all commands find their cluster by SLURM_CONF.
+It needs root and the packages that tests/install_system_packages.sh installs. Another one can run
+beside it, and a real one is not touched: all commands find it by SLURM_CONF.
 """
 
 from __future__ import annotations

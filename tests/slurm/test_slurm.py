@@ -62,7 +62,7 @@ def half_written(workspace: Workspace) -> list[Path]:
 
 
 def test_jobs_that_fail_in_every_way_and_one_that_does_not(workspace: Workspace) -> None:
-    """One run has jobs that fail by exit 1, scancel, memory and time limits, and successful jobs."""
+    """One run has jobs that fail by exit 1, scancel, memory and time limits, and good jobs."""
     workspace.study(
         good="true",
         wrong="echo the reason is in here; exit 1",

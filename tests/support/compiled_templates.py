@@ -19,7 +19,7 @@ def _compile_once(
     filename: str | None = None,
     *rest: Any,
 ) -> Any:
-    """Returns a template file's code, cached for all environments (Jinja caches per environment)."""
+    """Returns a template file's code, cached for all environments (Jinja caches for each)."""
     if filename is None or rest:
         return _COMPILE(environment, source, name, filename, *rest)
     key = (source, name, filename, type(environment), environment.finalize, environment.autoescape)

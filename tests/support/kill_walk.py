@@ -62,7 +62,7 @@ def step_name(event: str, arguments: tuple[Any, ...], folder: Path) -> str | Non
 
 
 def without_token(name: str) -> str:
-    """Returns a file name without a temporary file's machine, process and token, or a key's hash."""
+    """Returns a file name without the machine, process, token or key's hash in it."""
     parts = re.sub("[0-9a-f]{16}", "", name).split(".")
     return ".".join(part for part in parts if not re.fullmatch(r"[0-9a-f]{8}(-\d+)?", part))
 

@@ -207,7 +207,7 @@ WORDS = {
 
 
 def write_texts(seed: int, rows: int) -> tuple[npt.NDArray[np.float32], list[str]]:
-    """Writes short notes; returns vectors of 16 numbers, hashed from their words, and the labels."""
+    """Writes short notes; returns vectors of 16 numbers, hashed from their words, and labels."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     generator = np.random.default_rng(seed)
@@ -269,8 +269,8 @@ class StudyKind:
       dataset: returns the dataset's options, and writes the files that they name.
         changes: further options of the dataset.
       release: options of each release.
-        chain: further options of each release, in order; all but the first replace the release before
-          them.
+        chain: further options of each release, in order; all but the first replace the release
+          before them.
         of_cohorts: True if each release of the chain has its own dataset.
     """
 

@@ -81,7 +81,7 @@ def exact_epsilon(mu: float, delta: float = 1e-5) -> float:
 
 
 def sampled_delta(noise: float, rate: float, epsilon: float) -> float:
-    """Returns delta of one sampled Gaussian release by quadrature, the larger of both directions."""
+    """Returns delta of a sampled Gaussian release by quadrature, the larger of both directions."""
     x = np.linspace(-12 * noise, 1 + 12 * noise, 400_001)
     without = np.exp(-((x / noise) ** 2) / 2) / (noise * math.sqrt(2 * math.pi))
     with_row = np.exp(-(((x - 1) / noise) ** 2) / 2) / (noise * math.sqrt(2 * math.pi))
@@ -93,7 +93,7 @@ def sampled_delta(noise: float, rate: float, epsilon: float) -> float:
 
 
 def mixed_delta(mu: float, noise: float, rate: float, epsilon: float) -> float:
-    """Returns delta of an unsampled mu-GDP release and a sampled one, by quadrature in the plane."""
+    """Returns delta of an unsampled mu-GDP release and a sampled one, by quadrature in 2D."""
     x = np.linspace(-12 * noise, 1 + 12 * noise, 1001)[:, None]
     y = np.linspace(-12, mu + 12, 1001)[None]
     without = _density(x / noise) * _density(y)

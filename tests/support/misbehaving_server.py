@@ -207,8 +207,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _send(self, body: bytes) -> None:
-        # Counted first: a client that has read the last byte may ask for the number before this thread
-        # continues.
+        # Counted first: a client that has read the last byte may ask for the number before this
+        # thread continues.
         self.visit.sent += len(body)
         try:
             self.wfile.write(body)

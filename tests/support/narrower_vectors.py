@@ -30,7 +30,7 @@ def hide(prefixes: list[str]) -> None:
 def compile_what_is_called() -> None:
     """Compiles functions only at their first call, for the types of its arguments.
 
-    Otherwise steps and noise are compiled too, which takes as long again although no test calls them.
+    Otherwise steps and noise are compiled too, which takes as long again; no test calls them.
     """
     from dpprobe.privacy import machine_code
 

@@ -77,7 +77,7 @@ def batch_cells(tmp_path: Path) -> list[Path]:
 
 
 def ablation_cells(tmp_path: Path) -> list[Path]:
-    """Writes a base cell, cells that differ from it in one option, and a cell that differs in two."""
+    """Writes a base cell, cells that differ from it in one option, and one that differs in two."""
     clip = LAMB | {"max_grad_norm": 10.0}
     momentum = {**LAMB, "head": "momentum", "learning_rate": 1.0, "beta": 0.5}
     two = LAMB | {"steps": 9, "init": "torch"}

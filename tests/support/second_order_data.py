@@ -84,7 +84,7 @@ def accuracy(fitted: Heads, features: torch.Tensor, labels: torch.Tensor) -> flo
 
 
 def check_logistic_regression(fitted: Heads, features: torch.Tensor, labels: torch.Tensor) -> None:
-    """Checks that a head equals scikit-learn's without penalty; with several labels, one per label."""
+    """Checks that a head equals scikit-learn's without penalty, for each label if several."""
     rows = features.double().numpy()
     regression = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
     if labels.ndim == 1:

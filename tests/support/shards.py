@@ -37,7 +37,7 @@ def pack(path: Path, members: Members, **options: Any) -> Path:
 
 
 def samples(first: int, count: int, **more: Any) -> list[tuple[str, bytes]]:
-    """Returns the members of samples: keys in two folders, alternating labels, `more` in key.json."""
+    """Returns members of samples: keys in two folders, alternating labels, `more` in key.json."""
     members = []
     for number in range(first, first + count):
         key = f"n{number % 2:02d}/{number:04d}"

@@ -33,7 +33,7 @@ def _shared_calibrations() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _shared_prices() -> Iterator[None]:
     """Computes the price of a choice only once for the same cells."""
-    from dpprobe.release.parts.choice import measure  # slow import, which only tests of releases need
+    from dpprobe.release.parts.choice import measure  # slow; only tests of releases need it
 
     def price_once(fits: Any, delta: float) -> tuple[float, bool]:
         key = (*((tuple(one.mechanisms), one.times, one.selection) for one in fits), delta)

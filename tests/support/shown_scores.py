@@ -49,5 +49,5 @@ def of_test_rows(
 
 
 def draw_of(heads: Heads, rows: JobFeatures, entropy: Entropy = SEEDED) -> Draw:
-    """Returns a trained head for release parts to measure on test rows, with noise from `entropy`."""
+    """Returns a trained head for release parts to measure, with noise from `entropy`."""
     return Draw(heads=heads, features=rows, open_entropy=lambda: entropy, shared=None)

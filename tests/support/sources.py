@@ -65,7 +65,7 @@ def write_parquet(
 
 
 def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
-    """Prepares a dataset and holds it against what was counted beforehand."""
+    """Prepares a dataset; checks its counts against the counts announced by its options."""
     options = dataset_options(values)
     options.check_files()
     prepare_dataset(options, directory)

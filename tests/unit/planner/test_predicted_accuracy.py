@@ -1,4 +1,4 @@
-"""Predictions: they rise with images and budget, and refuse what cannot be."""
+"""Predictions increase with images and budget; impossible values are refused."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_n_to_keep_keeps_it() -> None:
 @pytest.mark.parametrize("ceiling", [0.5, 0.9, 0.985, 1.0])
 @pytest.mark.parametrize("classes", [2, 10])
 def test_an_accuracy_is_one_and_lies_in_its_own_range(ceiling: float, classes: int) -> None:
-    """For the easiest settings the law expects more than the non-private accuracy."""
+    """Includes the easiest settings, where the law expects more than the non-private accuracy."""
     for step in range(30):
         kept = predict(replace(SETTING, n=round(20 * 1.5**step), classes=classes))
         low, expected, high = kept.predict_accuracy(chance=1 / classes, ceiling=ceiling)
@@ -148,7 +148,7 @@ def test_settings_beyond_the_measured_signals_are_told() -> None:
 
 @pytest.mark.parametrize("n", [100, 1000, 10_000])
 def test_more_noise_is_as_a_smaller_mu(n: int) -> None:
-    """The signal has log n and a log mu: 2^a times the units make up for twice the noise."""
+    """The signal depends on log n + a log mu: 2^a times the units compensate twice the noise."""
     law = read_curves().law
     doubled = predict(SETTING.with_n(round(n * 2**law.mu)), noise=2.0)
     assert doubled.expected == pytest.approx(predict(SETTING.with_n(n)).expected, abs=2e-3)
