@@ -164,7 +164,7 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> dict[str, Any] | None:
-        """Answers requests; returns the request in each forked process, None at the server's end."""
+        """Answers requests; returns the request in each forked process, None when the server ends."""
         while True:
             connections = {each.fileno(): process for process, each in self._asked.items()}
             files = [0, self._woken, self._socket.fileno(), *connections]
@@ -323,7 +323,7 @@ def list_modules_once() -> None:
 
 
 def describe_networks_once(folder: Path) -> None:
-    """Caches descriptions of networks for all studies, like a study's cache for its later starts."""
+    """Caches descriptions of networks for all studies, as a study does for its later starts."""
     from dpprobe.backbones import feature_dimensions as known
     from dpprobe.files.atomic_writes import write_text
 

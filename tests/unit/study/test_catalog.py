@@ -385,7 +385,7 @@ ENTRY: dict[str, Any] = {
         ({"model_args": {"side": 9}}, {"model_args": {"depth": 2, "side": 9}}),
         ({"preprocessing": {"crop": "none"}}, {"preprocessing": {"size": 64, "crop": "none"}}),
         ({"preprocessing": None}, {"preprocessing": None}),
-        ({"checkpoint": "w.pt"}, {"checkpoint": "w.pt", "pretrained": ...}),  # the checkpoint replaces pretrained weights
+        ({"checkpoint": "w.pt"}, {"checkpoint": "w.pt", "pretrained": ...}),  # new weights
         ({"checkpoint": None}, {"checkpoint": None}),
         ({"pretrained": False}, {"pretrained": False}),
     ],

@@ -81,7 +81,7 @@ def test_timm_s_sizes_and_pooling(name: str) -> None:
     with torch.device("meta"):
         model = timm_models._create_model(chosen)
         model.reset_classifier(0)
-        parameters = sum(each.numel() for each in model.parameters())  # before changes of the image size
+        parameters = sum(each.numel() for each in model.parameters())  # for the original image size
         network = timm_models._make_network(model, chosen, META)[0]
     assert parameters == entry["parameters"]
     assert network.dimension == entry["dimension"]

@@ -266,7 +266,7 @@ def release_study(units: dict[str, ClassUnits | None], metrics: dict[str, str | 
 
 
 def test_classes_with_the_fewest_test_units_are_listed() -> None:
-    """With equal counts the first classes are named; a patient of two classes counts fractionally."""
+    """With equal counts the first classes are named; a patient may count partly for two classes."""
     counts = dict.fromkeys(("d", "c", "b", "a"), 7) | {"few": 2, "most": 1234}
     parts = {"most": 9.0, "b": 1.5, "a": 1.25, "c": 2.0}
     units: dict[str, ClassUnits | None] = {

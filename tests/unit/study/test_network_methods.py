@@ -57,7 +57,7 @@ def test_heads_train_together_and_each_network_alone() -> None:
 
 
 def test_each_depth_is_cut_once_for_each_dataset_and_backbone() -> None:
-    """`all` and views train from images; two methods with the same depth share stored activations."""
+    """`all` and views train from images; two methods of equal depth share stored activations."""
     study = study_of(
         backbones={"b": VIT, "a": VIT},
         datasets={"digits": DIGITS, "other": DIGITS | {"split_seed": 1}},

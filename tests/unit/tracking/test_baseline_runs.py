@@ -18,7 +18,7 @@ SHARED = {"study": "s"}
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[RunContents]:
-    """Returns runs of two zero-shot classifiers, the second with two metrics, and of three probes."""
+    """Returns runs of two zero-shot classifiers, the second with two metrics, and three probes."""
     zero = [write_zero_shot(tmp_path, accuracy=0.7), write_zero_shot(tmp_path, backbone="b", auc=1)]
     record = read_json(zero[1])
     both = read_json(zero[0])["summary"] | record["summary"]  # the second is the headline
