@@ -50,7 +50,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Lets Python's shutdown find all objects; otherwise Triton prints pages about remaining ones."""
+    """Lets Python's shutdown free all objects; otherwise Triton prints pages about those left."""
     gc.unfreeze()
 
 
@@ -74,7 +74,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def process_stays_as_it_was() -> Iterator[None]:
-    """Fails a test that changes the working directory or environment, on which later tests depend."""
+    """Fails a test that changes the working directory or environment, as later tests need both."""
 
     def describe() -> dict[str, str]:
         kept = {name: text for name, text in os.environ.items() if name.startswith("DPPROBE_")}

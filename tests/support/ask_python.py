@@ -6,7 +6,7 @@ Each run and each job of a test starts this program, so it imports only built-in
 modules took three quarters of its time.
 """
 
-import _signal  # `signal` imports much
+import _signal  # type: ignore[import-not-found]  # `signal` imports much
 import _socket
 import marshal
 import os

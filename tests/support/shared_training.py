@@ -72,7 +72,7 @@ def train_cases(ranks: Ranks, folder: Path, cases: Sequence[Case]) -> None:
             def count(self: GaussianNoise, *arguments: Any) -> torch.Tensor:
                 nonlocal draws
                 draws += 1
-                return draw_steps(self, *arguments)  # called in this iteration
+                return draw_steps(self, *arguments)  # noqa: B023 - called in this turn
 
             patch.setattr(GaussianNoise, "draw_steps", count)
             trained = train(case, ranks, record=norm)

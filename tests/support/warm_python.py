@@ -164,7 +164,7 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> dict[str, Any] | None:
-        """Answers requests; returns the request in each forked process, None when the server ends."""
+        """Answers requests; returns the request in each forked process, None when the server stops."""
         while True:
             connections = {each.fileno(): process for process, each in self._asked.items()}
             files = [0, self._woken, self._socket.fileno(), *connections]

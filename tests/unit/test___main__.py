@@ -19,7 +19,7 @@ from dpprobe.errors import ConfigError
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Returns a function that runs `dpprobe WORDS`, with `plan` and `run` replaced; returns its exit code."""
+    """Returns a function that runs `dpprobe WORDS` with fake `plan` and `run`; returns exit codes."""
     monkeypatch.setattr(main_module, "code_version", lambda: "1.2")
     monkeypatch.setattr(logging.getLogger("dpprobe"), "level", 0)
 

@@ -31,8 +31,8 @@ HEADS: dict[str, dict[str, Any]] = {
 
 
 def training_set(device: str = "cpu") -> TrainingSet:
-    # No class has exactly a third of the rows: otherwise the first gradient of its bias is only rounding
-    # error, which Adam turns into a full step.
+    # No class has exactly a third of the rows: otherwise the first gradient of its bias is only
+    # rounding error, which Adam turns into a full step.
     features = torch.randn(290, 8, generator=torch.Generator().manual_seed(3))
     labels = features[:, :3].argmax(1)
     return TrainingSet(features.to(device), labels.to(device), 3)

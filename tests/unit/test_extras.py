@@ -83,7 +83,7 @@ def test_a_version_that_is_asked_for_names_its_extra(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("name", ["numpy", "pydicom.pixels.none", "not_ours"])
 def test_other_missing_modules_stay_what_they_are(name: str) -> None:
-    """A missing part of an installed package is not a missing extra, nor is an unrelated package."""
+    """A missing part of an installed package is no missing extra, nor is an unrelated package."""
     error = ModuleNotFoundError(f"No module named {name!r}", name=name)
     with pytest.raises(ModuleNotFoundError) as told, naming_extras():
         raise error

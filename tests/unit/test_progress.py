@@ -14,7 +14,7 @@ from dpprobe import progress
 
 
 class Clock:
-    """A clock that advances when code waits; also replaces an event, and a thread that runs at once."""
+    """A clock that advances when code waits; also an event, and a thread that runs at once."""
 
     def __init__(self, end: float = 0.0) -> None:
         self.now, self.end = 100.0, 100.0 + end

@@ -28,7 +28,7 @@ NAMES = st.lists(st.text(max_size=5) | CONTROLS, min_size=1).map("".join)
 
 
 def is_plain(line: str) -> bool:
-    """Returns True if the line has no control characters, line ends, lone surrogates or bidi marks."""
+    """Returns True if a line has no control characters, line ends, surrogates or bidi marks."""
     return not any(
         unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp")
         or unicodedata.bidirectional(each) in ("LRE", "RLE", "LRO", "RLO", "PDF")

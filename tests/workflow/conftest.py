@@ -40,7 +40,7 @@ SMALL: dict[str, Any] = {
 
 
 def session_folder(base: Path) -> Path:
-    """Returns the folder shared by all processes of a session, from this process's temporary folder."""
+    """Returns the folder shared by all processes of a session, from a process's temporary folder."""
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
@@ -156,7 +156,7 @@ class Workspace:
         files: Sequence[Path] = (),
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a study, with further study files merged; joins standard error to standard output."""
+        """Runs a study, with further files merged; joins standard error to standard output."""
         command = self.command(*arguments, "--configfile", str(self.write(study)), *map(str, files))
         if WarmPython.socket:
             command = WarmPython.asked(command)
@@ -185,7 +185,7 @@ class Workspace:
     def started(
         self, study: Mapping[str, Any], target: str, ready: Callable[[], object]
     ) -> Iterator[int]:
-        """Starts a run, and yields its process id when `ready` returns true; the caller must kill it."""
+        """Starts a run; yields its process id once `ready` returns true, for the caller to kill it."""
         process = subprocess.Popen(
             self.command(target, "--configfile", str(self.write(study))),
             stdout=subprocess.DEVNULL,
@@ -217,7 +217,7 @@ def write_scripts(folder: Path, **scripts: str) -> None:
 
 
 def on_cluster(folder: Path, submit: str, status: str) -> list[str]:
-    """Writes the scripts of a simulated cluster; returns the options of a run that submits to it."""
+    """Writes the scripts of a simulated cluster; returns a run's options for submitting to it."""
     write_scripts(folder, submit=submit, status=status)
     words = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "1"]
     return words + [

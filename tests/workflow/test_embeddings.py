@@ -221,7 +221,7 @@ def write_slides(folder: Path) -> None:
 
 
 def test_items_from_files_to_a_report(workspace: Workspace) -> None:
-    """A file per item gives the same features, cells and groups as one file, except for lost items."""
+    """Per-item files give the same features, cells and groups as one file, except lost items."""
     write_slides(workspace.directory)
     workspace.run(ITEMS, "results/report.html")
     results = workspace.directory / "results"

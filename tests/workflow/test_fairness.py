@@ -94,7 +94,7 @@ def _require_the_metrics_of_groups(workspace: Workspace, record: FairnessRecord)
 
 
 def _require_statements(workspace: Workspace) -> None:
-    """Checks that a statement suffices to repeat the accounting, and the ceiling has no guarantee."""
+    """Checks that a statement suffices to redo the accounting; the ceiling has no guarantee."""
     private, ceiling = (
         read_json(workspace.cell(method, epsilon) / "privacy.json")
         for method, epsilon in (("sgd", "2"), ("nonprivate", "inf"))

@@ -1,4 +1,4 @@
-"""A run prints little while it works; at the end it prints results, or each failure's cause once."""
+"""A run prints little while it works, and ends with results, or with each failure's cause."""
 
 from __future__ import annotations
 

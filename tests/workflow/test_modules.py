@@ -193,7 +193,7 @@ def test_a_deployed_workflow_comes_from_a_tag_of_a_host(repository: Path, tmp_pa
 def test_a_module_runs_beside_the_rules_and_blocks_of_its_workflow(
     shim: Path, tmp_path: Path
 ) -> None:
-    """The module's jobs run on a cluster, its study is part of the config, and its rules are renamed."""
+    """The module's jobs run on a cluster, its study is part of the config, its rules are renamed."""
     write(tmp_path, MIXED.replace("SNAKEFILE", f'"{shim}"'), {"mine": 1, "probe": TINY})
     words = on_cluster(
         tmp_path,

@@ -200,7 +200,7 @@ def networks(small: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns the folder of a fake `sinfo`, which prints `partitions` and records calls in `questions`."""
+    """Returns the folder of a fake `sinfo`, which prints `partitions` and logs to `questions`."""
     folder = tmp_path / "slurm"
     folder.mkdir()
     write_scripts(folder, sinfo=f"echo asked >>{folder}/questions\ncat {folder}/partitions")

@@ -74,7 +74,7 @@ class Updated:
 
 
 def lower_statements(folder: Path) -> int:
-    """Returns the version of the stage `statement` in Snakemake's records; lowers today's by one."""
+    """Returns the version of the stage `statement` in Snakemake's records; lowers a current one."""
     if VERSIONS["statement"] != STATEMENT:
         return STATEMENT
     for path in (folder / ".snakemake/metadata").iterdir():

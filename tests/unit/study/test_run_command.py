@@ -220,7 +220,7 @@ def test_the_clone_that_one_stands_in_has_the_rules(here: Path) -> None:
 def test_the_next_command_runs_where_the_last_one_did(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the profile a cluster's jobs would run on the login node; added options are omitted."""
+    """Without the profile a cluster's jobs would use the login node; added options are omitted."""
     rules = ["--snakefile", str(REPOSITORY / "Snakefile")]
     default, mine = str(REPOSITORY / "config.yaml"), ["--configfile", "mine.yaml"]
     run = ["dpprobe", "run", "heads", "--cores", "all"]
