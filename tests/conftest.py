@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # As in an activated environment, so printed commands name programs without paths.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
-# Modules and tests live until the end: checking them takes a quarter of collection's time.
+# Modules and tests live until the end: checking them takes a quarter of test collection's time.
 gc.disable()
 
 # The time per example depends on the machine's other load.
@@ -74,7 +74,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def process_stays_as_it_was() -> Iterator[None]:
-    """Fails a test that changes the working directory or environment, as later tests need both."""
+    """Fails a test that changes the working directory or environment, which affect later tests."""
 
     def describe() -> dict[str, str]:
         kept = {name: text for name, text in os.environ.items() if name.startswith("DPPROBE_")}

@@ -180,7 +180,7 @@ def _mlflow_page(browser: Any, address: str) -> tuple[bytes, list[str]]:
     screen(browser, width=width, height=height)
     open_page(browser, address, "matching run")
     if close_assistant(browser):
-        open_page(browser, address, "matching run")  # the new window size changes the layout
+        open_page(browser, address, "matching run")  # the closed panel leaves more room
     browser.execute_script(
         "document.head.appendChild(document.createElement('style')).textContent = arguments[0]",
         PLOTLY_BUTTONS,

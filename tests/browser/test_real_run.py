@@ -122,7 +122,7 @@ def test_the_first_chart_is_the_metric_against_epsilon(
         logged = [accuracy(results, method, epsilon) for epsilon in ("0.5", "2", "8")]
         drawn = [values for name, _, _, values in lines if name == f"{method} pixels"]
         assert drawn, f"no line of {method}"
-        for values in drawn:  # MLflow draws curves twice that it does not smooth
+        for values in drawn:  # MLflow draws unsmoothed curves twice
             assert values == pytest.approx(logged, rel=1e-3), "MLflow draws a smoothed curve"
     assert_quiet(browser, server)
 

@@ -166,7 +166,7 @@ def test_clean_leaves_the_results_of_a_study_without_results_dir(
 def test_a_study_called_as_what_studies_write_keeps_its_releases(
     tmp_path: Path, name: str, words: tuple[str, ...]
 ) -> None:
-    """Earlier versions planned studies with these names, the default study's subfolders."""
+    """Earlier versions accepted these names, which are also subfolders of the default study."""
     release = f"results/{name}/releases/first/bundle.json"
     cell = f"results/{name}/cells/{name}/vit/sgd/eps-2/metrics.json"
     fill(tmp_path, {release: "x", cell: CELL, **OF_THE_DEFAULT_STUDY})

@@ -68,7 +68,7 @@ def test_the_base_is_pinned_by_its_digest_and_has_the_python_of_the_conda_file(t
 
 
 def test_what_is_left_out_is_not_tracked(repository: Path) -> None:
-    """Without an excluded tracked file the version would be dirty; runs read only tracked files."""
+    """Leaving out a tracked file would mark the version as edited; runs read only tracked files."""
     if not (repository / ".git").exists():
         pytest.skip("needs a clone, whose files git lists")
     left_out = (repository / ".containerignore").read_text(encoding="utf-8").splitlines()

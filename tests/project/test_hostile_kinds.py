@@ -72,7 +72,7 @@ def of_virtual_dataset(file: h5py.File, _: Path, other: Path) -> None:
 
 
 def of_storage(name: str, shape: tuple[int, ...], *, relative: bool = False) -> Point:
-    """Returns a function that adds an array stored in another file, and vectors unless it is X."""
+    """Returns a function that adds an array stored in another file, and plain X if it is not X."""
 
     def point(file: h5py.File, secret: Path, _: Path) -> None:
         if name != "X":

@@ -328,7 +328,7 @@ def test_a_damaged_file_is_refused(path: Path, name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", zips_of("signed"), ids=name_zip)
 def test_an_edit_with_new_hashes_breaks_the_signature(path: Path, tmp_path: Path) -> None:
-    """Includes free text by a person, which no other file contradicts."""
+    """This includes a person's free text, which no other file contradicts."""
     stored = unpack(path, tmp_path)
     file = stored.bundle / FACTS_FILE
     values = read_json(file)

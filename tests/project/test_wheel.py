@@ -39,7 +39,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the scripts of an environment with the wheel, which imports this one's packages."""
+    """Returns the scripts of an environment that has the wheel and sees this one's packages."""
     return install(wheel, tmp_path_factory.mktemp("installed") / "venv")
 
 
@@ -286,7 +286,7 @@ def test_the_core_alone_verifies_the_public_release(core: Path) -> None:
     assert call(core / "dpprobe", *command.split()[1:], here=REPOSITORY).startswith("verified: ")
 
 
-# Prints the process that `dpprobe run` executes.
+# Prints the process that `dpprobe run` becomes.
 BECOMES = """
 import json, os, sys
 os.execve = lambda path, command, variables: sys.exit(json.dumps([command, dict(variables)]))

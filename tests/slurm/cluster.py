@@ -428,7 +428,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIEN
     """Waits until a condition is true.
 
     Raises:
-          TimeoutError: If the condition was not true within `seconds`.
+        TimeoutError: If the condition was not true within `seconds`.
     """
     deadline = time.monotonic() + seconds
     while not condition():

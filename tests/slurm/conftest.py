@@ -80,7 +80,7 @@ class Workspace:
     """A working directory with a Snakefile, and the cluster that runs its jobs.
 
     Attributes:
-        socket: of the server that forks Pythons for runs and jobs; None if they start their own.
+      socket: of the server that forks Pythons for runs and jobs; None if they start their own.
     """
 
     directory: Path
@@ -181,7 +181,7 @@ class Workspace:
 
 
 def skip_or_fail(problem: str | None) -> None:
-    """Skips these tests, or fails if `make slurm-test` runs them: it needs a cluster."""
+    """Skips these tests unless `make slurm-test` runs them; then a missing cluster is a failure."""
     if not os.environ.get("DPPROBE_REQUIRE_SLURM"):
         pytest.skip("run by `make slurm-test`")
     if problem:

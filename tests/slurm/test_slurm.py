@@ -460,7 +460,7 @@ def test_groups_of_a_killed_run_never_run_beside_those_of_the_next(workspace: Wo
 
 @WITHOUT_DATABASE
 def test_a_failed_job_leaves_what_was_trained(clone: Workspace) -> None:
-    """Holds if the job ran and failed, was killed while training, or never started."""
+    """This holds if the job ran and failed, was killed while training, or never started."""
     study = {**SMALL, "datasets": {"left": SMALL["datasets"]["left"]}}
     study["methods"] = {
         **SMALL["methods"],

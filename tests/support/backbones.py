@@ -56,7 +56,7 @@ DEPTHS = {
 
 
 def describe_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Describes networks in this process, as another takes seconds; returns names asked for."""
+    """Describes networks in this process, as another takes seconds; returns requested names."""
     asked: list[str] = []
     run = subprocess.run
 

@@ -9,7 +9,5 @@ from dpprobe.privacy import noise_calibration
 
 @pytest.fixture
 def coarse_risks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the search return an epsilon that is a third too small; tests/unit/privacy/test_risk.py
-    tests the real accuracy.
-    """
+    """Makes the search coarse: epsilon may be a third too small (see unit/privacy/test_risk.py)."""
     monkeypatch.setattr(noise_calibration, "RISK_TOLERANCE", 0.5)

@@ -19,7 +19,7 @@ def digits_file(path: Path, *, mirrored: bool = False) -> dict[str, Any]:
     No mirrored image equals an original image.
 
     Returns:
-        The options of the source.
+      The options of the source.
     """
     data = load_digits()
     images = []

@@ -122,12 +122,12 @@ def write_fairness(
     """Writes the record and its table below the results folder; returns the record's path.
 
     Args:
-        names: new names of methods, epsilons, attributes and groups, by old name.
+      names: new names of methods, epsilons, attributes and groups, by old name.
       gap: values of every gap.
-        reference: False if no cell is compared with another.
-        parity: True to include the gaps between rates.
-        compared: False to keep only the group "unknown", which is too small to be compared.
-        changes: new values of the record, by path.
+      reference: False if no cell is compared with another.
+      parity: True to include the gaps between rates.
+      compared: False to keep only the group "unknown", which is too small to be compared.
+      changes: new values of the record, by path.
     """
     made, table = compare_made_cells()
     record = made.model_dump(mode="json")

@@ -44,9 +44,9 @@ def write_split(
     Args:
       features: [n, d].
       labels: [n], or [n, classes] of 0 and 1.
-        ids: `<split>-<row>` by default.
-        promise: facts about the dataset; by default images without patients, in the source's split.
-        header: header values that differ from the defaults.
+      ids: `<split>-<row>` by default.
+      promise: facts about the dataset; by default images without patients, in the source's split.
+      header: header values that differ from the defaults.
     """
     rows, split, shards = len(labels), header.get("split", folder.name), header.get("shards", 1)
     values: dict[str, Any] = {

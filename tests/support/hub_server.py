@@ -53,7 +53,7 @@ class Hub:
     repositories: dict[str, Repository]
     # File name -> bytes after which a transfer breaks off, and how many transfers do.
     breaks: dict[str, tuple[int, int]] = field(default_factory=dict)
-    # File name -> wrong content that is sent, although the checksum is of the right content.
+    # File name -> wrong content that is sent, although the checksum belongs to the right content.
     corrupt: dict[str, bytes] = field(default_factory=dict)
     # HTTP statuses of the next answers, before any real answer.
     failures: list[int] = field(default_factory=list)

@@ -58,8 +58,8 @@ class StoredFiles:
 
     Attributes:
       bundle: the folder of the bundle.
-        bundle: the folder of the bundle.
-        earlier: the folders of the bundles that this bundle replaces.
+      earlier: the folders of the bundles that this bundle replaces.
+      inputs: public images or vectors to predict.
     """
 
     bundle: Path
@@ -267,11 +267,11 @@ class StudyKind:
 
     Attributes:
       dataset: returns the dataset's options, and writes the files that they name.
-        changes: further options of the dataset.
+      changes: further options of the dataset.
       release: options of each release.
-        chain: further options of each release, in order; all but the first replace the release
-          before them.
-        of_cohorts: True if each release of the chain has its own dataset.
+      chain: further options of each release, in order; all but the first replace the release
+        before them.
+      of_cohorts: True if each release of the chain has its own dataset.
     """
 
     dataset: Callable[..., Options] = vectors_dataset

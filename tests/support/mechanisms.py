@@ -31,7 +31,7 @@ def gaussians(noise: float, rate: float = 1.0, count: int = 1, name: str = "g") 
 
 
 def made_plan(mechanisms: Sequence[Mechanism], n: int, noise: float = 1.0, **values: Any) -> Plan:
-    """Returns a plan with scaled noise and an arbitrary epsilon; noise 0 means no noise."""
+    """Returns a plan whose noise is scaled by `noise` (0: no noise), with an arbitrary epsilon."""
     scaled = tuple(item.scale_noise(noise) for item in mechanisms)
     silent = not scaled or any(item.noise_multiplier == 0 for item in scaled)
     epsilon = values.pop("epsilon", math.inf if silent else 1.0)

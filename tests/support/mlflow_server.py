@@ -20,7 +20,7 @@ def serve(store: Path, backend: str | None = None) -> Iterator[str]:
     """Serves a database and yields the server's URL; artifacts go to `store`.
 
     Args:
-        backend: URI of the database; default: `store`/mlflow.db.
+      backend: URI of the database; default: `store`/mlflow.db.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -15,7 +15,7 @@ class Watching(Observer):
     """Records each release's sums and output, and the batches of each sampler.
 
     Attributes:
-        through: False if heads continue with a fixed output: all datasets then see equal weights.
+      through: False if heads continue with a fixed output: all datasets then see equal weights.
     """
 
     def __init__(self, *, through: bool = False) -> None:

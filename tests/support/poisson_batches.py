@@ -15,10 +15,10 @@ def poisson_batches(
     """Yields the sorted rows of each step; at rate 1 all rows.
 
     Args:
-        rows: the number of rows in the dataset.
+      rows: the number of rows in the dataset.
       rate: the probability that a row joins a batch.
-        generator: must be used by this sampler only.
-        block: number of steps drawn at a time, which affects only speed.
+      generator: must be used by this sampler only.
+      block: number of steps drawn at a time, which affects only speed.
     """
     sampler = PoissonSampler(rows, rate, generator)
     for start in range(0, steps, block):

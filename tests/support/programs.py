@@ -14,9 +14,9 @@ def run_program(
     """Runs a program and captures its output as text; raises CalledProcessError if it fails.
 
     Args:
-        joined: True to add standard error to standard output.
-        check: False if the caller checks the exit status.
-        options: passed to `subprocess.run`.
+      joined: True to add standard error to standard output.
+      check: False if the caller checks the exit status.
+      options: passed to `subprocess.run`.
     """
     errors = subprocess.STDOUT if joined else subprocess.PIPE
     return subprocess.run(

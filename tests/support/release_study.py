@@ -91,10 +91,10 @@ def write_features(
     """Writes two small splits of three separable classes.
 
     Args:
-        images_per_patient: None for rows without patients.
-        shares: number of consecutive rows of each class.
-        copies, test_copies: counts of copies within a split, as in manifests.
-        across: number of images that are in both splits; None if the splits were not compared.
+      images_per_patient: None for rows without patients.
+      shares: number of consecutive rows of each class.
+      copies, test_copies: counts of copies within a split, as in manifests.
+      across: number of images that are in both splits; None if the splits were not compared.
     """
     for number, (split, rows) in enumerate(ROWS.items()):
         generator = np.random.default_rng(number)

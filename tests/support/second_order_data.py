@@ -70,7 +70,7 @@ def fit(
 def with_unusable(
     features: torch.Tensor, labels: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mixes in rows of class 0 with NaN, infinity and huge values."""
+    """Adds rows of class 0 with NaN, infinity and huge values, at random positions."""
     bad = torch.full((4, features.shape[1]), 1.0)
     bad[0, 2], bad[1, 0], bad[2, 1], bad[3] = math.nan, math.inf, -math.inf, 1e30
     bad_labels = torch.zeros((4, *labels.shape[1:]), dtype=labels.dtype)
@@ -84,7 +84,7 @@ def accuracy(fitted: Heads, features: torch.Tensor, labels: torch.Tensor) -> flo
 
 
 def check_logistic_regression(fitted: Heads, features: torch.Tensor, labels: torch.Tensor) -> None:
-    """Checks that a head equals scikit-learn's without penalty, for each label if several."""
+    """Compares a head with unpenalised scikit-learn regression, or one regression per label."""
     rows = features.double().numpy()
     regression = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
     if labels.ndim == 1:

@@ -16,7 +16,7 @@ _PRICES: dict[tuple[Any, ...], tuple[float, bool]] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def _shared_calibrations() -> Iterator[None]:
-    """Computes each answer only once; it depends only on the arguments."""
+    """Computes each calibration only once; the arguments determine the result."""
     solve = noise_calibration.solve_target
 
     def answer(mechanisms: Any, target: Target, selection: Any) -> Any:

@@ -21,7 +21,7 @@ class StandIn(Accelerator):
     """An `Accelerator` that does its work only when the caller waits.
 
     Attributes:
-        sent, fetched, waited: number of calls of each kind.
+      sent, fetched, waited: number of calls of each kind.
     """
 
     device: str = "cpu"

@@ -50,9 +50,9 @@ def serve_dataset(
 
     Args:
       name: one of NAMES.
-        folder: receives the files, under their own names.
-        monkeypatch: restores the checksums.
-        per_class: training rows per class (EuroSAT: all rows per class); one test row each.
+      folder: receives the files, under their own names.
+      monkeypatch: restores the checksums.
+      per_class: training rows per class (EuroSAT: all rows per class); one test row each.
       class_names: by default the class names of CIFAR and of Places365.
 
     Returns:

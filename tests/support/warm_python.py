@@ -1,4 +1,4 @@
-"""Forks Pythons that have imported heavy libraries, which takes most of a small run's time.
+"""Forks Pythons with imported heavy libraries; importing takes most of a small run's time.
 
     python tests/support/warm_python.py serve SOCKET KEPT    forks a process for each request
     python -ISu tests/support/ask_python.py SOCKET -m snakemake ARGUMENTS...    asks for one
@@ -114,7 +114,7 @@ def serving(python: str, variables: Mapping[str, str], kept: Path | None = None)
     """Runs a server with this Python and environment; yields the path of its socket.
 
     Args:
-        kept: folder of results that servers with equal code share; default: the server's own.
+      kept: folder of results that servers with equal code share; default: the server's own.
     """
     import subprocess
     import tempfile
@@ -164,7 +164,7 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> dict[str, Any] | None:
-        """Answers requests; returns the request in each forked process, None when the server stops."""
+        """Answers requests; returns the request in each forked process, and None at the end."""
         while True:
             connections = {each.fileno(): process for process, each in self._asked.items()}
             files = [0, self._woken, self._socket.fileno(), *connections]
@@ -249,7 +249,7 @@ def prepare(arguments: list[str]) -> None:
 
 
 def let_runs_ask(path: str) -> None:
-    """Makes Snakemake run job scripts, network descriptions and result listings by the server."""
+    """Makes Snakemake use the server for job scripts, networks and results that a run prints."""
     import subprocess
 
     from snakemake.script import PythonScript

@@ -19,7 +19,7 @@ from dpprobe.errors import ConfigError
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Returns a function that runs `dpprobe WORDS` with fake `plan` and `run`; returns exit codes."""
+    """Returns a runner of `dpprobe WORDS` with fake `plan` and `run`; it returns the exit code."""
     monkeypatch.setattr(main_module, "code_version", lambda: "1.2")
     monkeypatch.setattr(logging.getLogger("dpprobe"), "level", 0)
 

@@ -40,7 +40,7 @@ SMALL: dict[str, Any] = {
 
 
 def session_folder(base: Path) -> Path:
-    """Returns the folder shared by all processes of a session, from a process's temporary folder."""
+    """Returns the folder shared by a session's processes, from a process's temporary folder."""
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
@@ -185,7 +185,7 @@ class Workspace:
     def started(
         self, study: Mapping[str, Any], target: str, ready: Callable[[], object]
     ) -> Iterator[int]:
-        """Starts a run; yields its process id once `ready` returns true, for the caller to kill it."""
+        """Starts a run, and yields its process id when `ready` is true; the caller must kill it."""
         process = subprocess.Popen(
             self.command(target, "--configfile", str(self.write(study))),
             stdout=subprocess.DEVNULL,

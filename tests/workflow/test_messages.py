@@ -21,7 +21,7 @@ def say(
     """Runs a study like a user, only with profiles/default; returns the printed lines.
 
     Args:
-        cold: True for a newly started Python, which also prints messages during imports.
+      cold: True for a newly started Python, which also prints messages during imports.
     """
     words = workspace.command(*arguments, "--configfile", str(workspace.write(study)))
     asked = words.index("--quiet")

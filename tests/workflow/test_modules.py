@@ -193,7 +193,7 @@ def test_a_deployed_workflow_comes_from_a_tag_of_a_host(repository: Path, tmp_pa
 def test_a_module_runs_beside_the_rules_and_blocks_of_its_workflow(
     shim: Path, tmp_path: Path
 ) -> None:
-    """The module's jobs run on a cluster, its study is part of the config, its rules are renamed."""
+    """The module's jobs run on a cluster, its study is part of config, its rules are renamed."""
     write(tmp_path, MIXED.replace("SNAKEFILE", f'"{shim}"'), {"mine": 1, "probe": TINY})
     words = on_cluster(
         tmp_path,
@@ -286,7 +286,7 @@ def test_two_studies_do_not_share_a_run(shim: Path, tmp_path: Path) -> None:
 def test_without_the_package_one_line_says_what_to_install(
     repository: Path, tmp_path: Path
 ) -> None:
-    """Includes profiles/default, which names the package's logger."""
+    """This also holds with profiles/default, which names the package's logger."""
     deploy(repository, tmp_path, f'"{repository / "workflow/Snakefile"}"')
     start = (
         "import sys; from importlib.machinery import PathFinder; from pathlib import Path\n"

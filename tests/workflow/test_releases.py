@@ -1,4 +1,4 @@
-"""Snakemake makes each release once and finally, adds it to MLflow, and commands can use it."""
+"""Snakemake makes each final release once and adds it to MLflow; commands can use releases."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ SECOND = {
     "epsilon": 1,
     "predecessor": "first",
 }
-# The archive's methods whose current `fit_version` is higher.
+# Methods of the archive whose current `fit_version` is higher than in the archive.
 CHANGED = {"covariance"}
 LEDGER = "data/digits/ledger.jsonl"
 # An update does not change features, heads of other methods, or the first release.
@@ -74,7 +74,7 @@ class Updated:
 
 
 def lower_statements(folder: Path) -> int:
-    """Returns the version of the stage `statement` in Snakemake's records; lowers a current one."""
+    """Returns the stage `statement`'s version in Snakemake's records; lowers a current version."""
     if VERSIONS["statement"] != STATEMENT:
         return STATEMENT
     for path in (folder / ".snakemake/metadata").iterdir():

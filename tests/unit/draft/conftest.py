@@ -117,7 +117,7 @@ class Desk:
         return said.removeprefix("dpprobe: ")
 
     def study(self, file: str, *, check_classes: bool = True) -> Study:
-        """Reads a study like Snakemake's start; without the check of classes like `init`."""
+        """Reads a study as Snakemake does at its start; `init` does so without checking classes."""
         study = load_study(yaml.safe_load((self.folder / file).read_text(encoding="utf-8")))
         check_study(study, check_classes=check_classes)
         return study

@@ -52,7 +52,7 @@ def test_the_last_line_runs_what_was_written(folder: Desk) -> None:
 
 @pytest.mark.parametrize("place", ["data", "data/lesions", "results", "2024", "null", "a\nb"])
 def test_folders_of_any_name_become_a_study(desk: Desk, place: str) -> None:
-    """Includes folders that studies write, names that YAML reads as other types, line breaks."""
+    """Also works for folders that studies write, and names with line breaks or a YAML meaning."""
     desk.images(f"{place}/a", "elsewhere/b", count=30)
     (desk.folder / place / "b").symlink_to(
         "/".join([".."] * len(place.split("/")) + ["elsewhere/b"])

@@ -268,7 +268,7 @@ def test_masks_in_a_parquet_file_are_left_out_by_the_draft(desk: Desk) -> None:
 def test_a_class_named_like_masks_is_warned_of_and_a_class_of_masks_is_not(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Photos of faces with masks are no companions; class names `mask` and `hat` are unclear."""
+    """Photos of faces with masks are no companions; class names `mask` and `hat` are ambiguous."""
     for number, (classes, told) in enumerate(
         {("mask", "no_mask"): 0, ("with_mask", "without_mask"): 0, ("mask", "hat"): 1}.items()
     ):

@@ -30,7 +30,7 @@ scalars = st.one_of(texts, st.booleans(), st.integers(), st.floats(allow_nan=Fal
     indent=st.sampled_from([0, 4]),
 )
 def test_an_entry_is_read_as_it_was_given(key: str, value: Any, indent: int) -> None:
-    """Holds at each indentation, and for any text as a key of a mapping."""
+    """Values survive at each indentation, and the keys of a mapping may be any text."""
     lines = write_entry("key", {key: value} if isinstance(value, str) else value, indent=indent)
     assert all(line.startswith(" " * indent) for line in lines)
     text = "".join(f"{line}\n" for line in lines)
@@ -67,7 +67,7 @@ def test_delta_follows_from_the_training_patients_not_from_the_images(desk: Desk
 def test_a_release_has_a_result_with_the_test_images_that_are_named(
     desk: Desk, classes: int, metric: str
 ) -> None:
-    """Holds in 95% of releases; each class count has noise of sqrt(2) / mu (Dong et al. 2022)."""
+    """This holds in 95% of releases; each class count has noise sqrt(2) / mu (Dong et al. 2022)."""
     desk.images(*(f"x/c{number}" for number in range(classes)), count=20)
     text = desk.draft("x").text
     assert f"metric: {metric}}}" in text

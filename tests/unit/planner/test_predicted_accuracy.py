@@ -84,7 +84,7 @@ def test_n_to_keep_keeps_it() -> None:
 @pytest.mark.parametrize("ceiling", [0.5, 0.9, 0.985, 1.0])
 @pytest.mark.parametrize("classes", [2, 10])
 def test_an_accuracy_is_one_and_lies_in_its_own_range(ceiling: float, classes: int) -> None:
-    """Includes the easiest settings, where the law expects more than the non-private accuracy."""
+    """For the easiest settings the law expects more than the non-private accuracy."""
     for step in range(30):
         kept = predict(replace(SETTING, n=round(20 * 1.5**step), classes=classes))
         low, expected, high = kept.predict_accuracy(chance=1 / classes, ceiling=ceiling)

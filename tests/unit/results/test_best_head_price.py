@@ -89,7 +89,7 @@ def test_a_search_is_composed_with_the_others(tmp_path: Path) -> None:
     alone = accountants.price_together(tuned[0].mechanisms, DELTA, SEEDS, tuned[0].selection)
     assert plans[0].selection is not None
     assert alone < price(paths)
-    # Cheaper than publishing all of its ten trials (the mean number).
+    # Cheaper than if all trials (ten on average) had been published.
     heads = [item.repeat_count(10 * SEEDS) for plan in plans for item in plan.mechanisms]
     assert price(paths) < accountants.compute_epsilon(heads, DELTA, "rdp")
 

@@ -177,7 +177,7 @@ def test_scores_that_are_no_logits_are_cut_at_a_half() -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 def test_a_patient_s_images_in_copies_change_nothing(several: bool) -> None:
-    """Each metric, a mean over patients, is the same for one row per patient and for m copies."""
+    """Each metric is a mean over patients: one row per patient and m copies give equal values."""
     scores, labels, _ = _made(1, rows=60, classes=2 if not several else 4, several=several)
     link = _link(several)
     copies = np.random.default_rng(0).integers(1, 30, size=60)
@@ -227,7 +227,7 @@ def _clustered(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns rows of patients whose images are all easy or all hard, with mean accuracy 0.8.
 
-    Three in ten patients are hard: a third of their images is right, and all images of others.
+    Of three in ten patients, a third of the images is right; of the other patients, all are.
     """
     sizes = generator.integers(1, 40, size=patients)
     units = np.repeat(np.arange(patients), sizes)

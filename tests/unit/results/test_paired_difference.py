@@ -171,7 +171,7 @@ def test_two_splits_are_the_fewest(known: int) -> None:
 
 
 def test_independent_errors_add_up_on_the_sides_that_push_apart() -> None:
-    """Sides are -10 and +3 for one cell, -4 and +6 for the other; without one, no interval."""
+    """The cells have sides -10 and +3, and -4 and +6; if a side is missing, no interval exists."""
     first = _told((50.0, 50.0), None, both_low=40.0, both_high=53.0)
     second = _told((48.0, 48.0), None, both_low=44.0, both_high=54.0)
     found = compare_entries(first, second)

@@ -238,7 +238,7 @@ def test_remedies_are_those_that_the_source_has(
 @pytest.mark.parametrize(
     ("metric", "need"),
     [
-        ("accuracy", "`missing_classes: error`"),  # an own test file should have all classes
+        ("accuracy", "`missing_classes: error`"),  # a user's test file should have all classes
         (None, "the metric"),
         ("auc", "`metric: auc`"),
     ],

@@ -1,4 +1,4 @@
-"""A comparing figure is made if the study has at least two of the compared things."""
+"""A comparison figure is made only if the study has at least two things to compare."""
 
 from __future__ import annotations
 

@@ -514,7 +514,7 @@ def test_a_study_is_refused_with_these_lines_or_accepted(
 def test_missing_files_that_a_person_downloads_name_the_command_with_the_steps(
     group: str, tmp_path: Path
 ) -> None:
-    """The error for a missing copy from another source does not name the command."""
+    """A missing copy from another source is not downloaded, so its error names no command."""
     eyes = {"catalog": "eyepacs", "root": str(tmp_path)}
     with pytest.raises(ConfigError) as refused:
         check_study(load_study(STUDY | {group: {"eyes": eyes}}))

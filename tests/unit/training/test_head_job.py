@@ -185,7 +185,7 @@ RELEASING: list[tuple[dict[str, Any], str, list[str]]] = [
 def test_what_is_released_beside_a_head_stays_with_its_seed(
     run: Run, values: dict[str, Any], name: str, mechanisms: list[str]
 ) -> None:
-    """Applies to statistics of a normalisation, class priors, and options chosen by a search."""
+    """Such results are statistics of a normalisation, class priors, and options from a search."""
     methods = {"m": method_options(values)}
 
     def read() -> list[Any]:

@@ -401,7 +401,7 @@ def test_two_processes_make_the_network_of_one(run: Run) -> None:
 
 
 def test_null_examples_are_neither_trained_on_nor_tested(run: Run) -> None:
-    """Includes held-out rows of a search; units of null examples still count in n."""
+    """Null rows that a search holds out are skipped too; units of null examples count in n."""
     nulls = (0, 7, 19)
     write_features(run.folder, nulls=nulls)
     files = run.given
