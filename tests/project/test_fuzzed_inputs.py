@@ -60,7 +60,7 @@ from tests.support.fuzzing import TEXTS, Tally, damage_bytes, damage_values, dam
 from tests.support.shards import pack, png, samples
 
 SECONDS = int(os.environ.get("FUZZ_SECONDS", "0"))
-# Each round has one input per kind, about a minute in total, independent of the machine's speed.
+# Rounds with one input per kind, about a minute in total: the same number on all machines.
 ROUNDS = 25
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 ONLY = os.environ.get("FUZZ_ONLY", "")

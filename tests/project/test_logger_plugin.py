@@ -1,4 +1,4 @@
-"""The logger plugin passes Snakemake's own checks, and shortens messages as documented."""
+"""The logger plugin passes Snakemake's own checks of plugins, and shortens Snakemake's messages."""
 
 from __future__ import annotations
 

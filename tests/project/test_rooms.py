@@ -145,7 +145,7 @@ def test_a_release_part_imports_no_other_part(imports: list[Import]) -> None:
 
 
 def test_an_import_within_a_function_says_why(repository: Path, imports: list[Import]) -> None:
-    """Only heavy libraries justify it; a comment says why, on it or above several imports."""
+    """Only heavy libraries justify it; a comment says why, on it or above several such imports."""
     known = modules(repository)
     silent = []
     for item in imports:

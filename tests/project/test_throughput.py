@@ -1,4 +1,4 @@
-"""bench/throughput.py measures and excludes as documented, and the page shows its numbers."""
+"""Every published row that bench/throughput.py measures has its network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code for GPUs, tested on a CPU: heads without native kernels, and memory."""
+"""Heads without native kernels, on the CPU and on a GPU, and the spare memory of devices."""
 
 from __future__ import annotations
 

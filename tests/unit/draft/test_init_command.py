@@ -1,4 +1,4 @@
-"""`init` chooses names and backbones, and writes only files that it may write."""
+"""`init` writes only its own file, accepts any folder, and prints commands that run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans for several months have each strategy's noise, as a table and as JSON."""
+"""Plans for several months have the noise of each way to release, as a table and as JSON."""
 
 from __future__ import annotations
 
