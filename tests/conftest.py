@@ -13,16 +13,16 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 
-# Processes of the tests fill the processors; threads that wait for each other would only spin.
+# Test processes already use all CPUs; threads that wait for each other would only spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# As in an activated environment: printed commands then name programs without their paths.
+# As in an activated environment, so printed commands name programs without paths.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
-# Modules and tests stay to the end: looking for garbage among them is a quarter of collection.
+# Modules and tests live until the end: checking them takes a quarter of test collection's time.
 gc.disable()
 
-# How long an example takes depends on what else the machine does.
+# The time per example depends on the machine's other load.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -33,9 +33,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts real runs first: a long file that begins last leaves the other processors idle.
+    """Sorts real runs first: a long file that starts last would leave the other CPUs idle.
 
-    Marks the tests of real data, before tests are selected by marks.
+    Also marks tests of real data, before tests are selected by marks.
     """
     for item in items:
         if "test_data" in getattr(item, "fixturenames", ()):
@@ -44,26 +44,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Looks for garbage again, among what tests make."""
+    """Enables garbage collection again, for objects that tests create."""
     gc.freeze()
     gc.enable()
 
 
 def pytest_unconfigure() -> None:
-    """Has the end of Python find all objects, of which Triton would print pages if they stayed."""
+    """Lets Python's shutdown free all objects; otherwise Triton prints pages about those left."""
     gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Fails a test that hangs, such as at a pipe that nobody writes to."""
+    """Fails a test that hangs, for example at a pipe without a writer."""
     seconds = 0.9 * float(item.config.getini("faulthandler_timeout"))
 
     def fail(*_: object) -> None:
         pytest.fail(f"{item.nodeid} hangs: not done after {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, fail)
-    # again and again: a signal just before a call that waits does not interrupt the call
+    # repeated, because a signal just before a blocking call does not interrupt the call
     signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
         return (yield)
@@ -74,7 +74,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def process_stays_as_it_was() -> Iterator[None]:
-    """Fails a test that leaves another folder or environment, on which later tests would depend."""
+    """Fails a test that changes the working directory or environment, which affect later tests."""
 
     def describe() -> dict[str, str]:
         kept = {name: text for name, text in os.environ.items() if name.startswith("DPPROBE_")}
@@ -84,19 +84,19 @@ def process_stays_as_it_was() -> Iterator[None]:
     yield
     assert describe() == before
     if known_rows := sys.modules.get("dpprobe.estimator.known_rows"):
-        known_rows._OPENED_STORES.clear()  # private fits of later tests would recognise their rows
+        known_rows._OPENED_STORES.clear()  # otherwise later private fits recognise their rows
 
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
-    """The root of the checkout."""
+    """Returns the root of the repository."""
     return REPOSITORY
 
 
 @pytest.fixture(scope="session")
 def test_data() -> Path:
-    """The folder of real data and real weights that DPPROBE_TEST_DATA names: `make test-real`."""
-    from copies import VARIABLE, find_data  # of bench/, which is known to pytest alone
+    """Returns the folder of real data and weights, DPPROBE_TEST_DATA (see `make test-real`)."""
+    from copies import VARIABLE, find_data  # in bench/, which only pytest has on its path
 
     path = find_data()
     if path is None:
@@ -107,7 +107,7 @@ def test_data() -> Path:
 
 @pytest.fixture
 def copies(test_data: Path, tmp_path: Path) -> Path:
-    """A file of the folder's copies, to be merged over a study of config/."""
+    """Returns a file with the folder's copies, to merge over a study of config/."""
     from copies import list_copies
 
     path = tmp_path / "copies.yaml"

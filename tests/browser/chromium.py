@@ -1,4 +1,4 @@
-"""Drives a headless Chromium, and records its console messages and its requests."""
+"""Drives a headless Chromium, and records its console messages and its network requests."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ FLAGS = (
 )
 # MLflow's page asks who is logged in, and a server without logins answers 404.
 OWN_ERROR = "/ajax-api/2.0/mlflow/users/current"
-# A layout that took two frames on a busy machine, says the standard: nothing is lost.
+# The standard calls this message harmless: a layout took two frames, as on a busy machine.
 LATE_LAYOUT = "ResizeObserver loop completed with undelivered notifications"
 WAIT_SECONDS = 60.0
 
 
 def launch(profile: Path) -> Any:
-    """A driver that records its console and its requests."""
+    """Returns a browser that records its console messages and its network requests."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
@@ -72,7 +72,7 @@ def await_text(browser: Any, awaited: str, *, where: str = "the page") -> None:
 
 
 def await_that(found: Callable[[], Any], otherwise: Callable[[], str]) -> Any:
-    """Waits until `found` returns something true, and returns it; fails after a minute."""
+    """Waits until `found` returns a true value, and returns the value; fails after a minute."""
     limit = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < limit:
         value = found()
@@ -83,7 +83,7 @@ def await_that(found: Callable[[], Any], otherwise: Callable[[], str]) -> Any:
 
 
 def assert_quiet(browser: Any, server: str | None = None) -> None:
-    """No error on the console, and no request but to this server; none at all where None."""
+    """Checks that the console has no error, and that requests went only to `server`, if any."""
     console = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     messages = [entry["message"] for entry in console]
     expected = (OWN_ERROR, LATE_LAYOUT)

@@ -1,4 +1,4 @@
-"""A browser for the tests of a file."""
+"""A browser fixture, shared by the tests of a file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Pictures of real runs: the default study's report and views in MLflow, and the tutorial's.
+"""Takes pictures of real runs: the report and MLflow views of the default study, and the tutorial.
 
 `make screenshots` runs this after `bench/pictures.py`, which draws the pictures that need no run.
-Each picture carries its texts; tests compare them with what the program writes today.
+Each picture contains its texts, which tests compare with the texts that the program writes today.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DATASET = "digits"
 FIGURE = f"figures/{DATASET}/accuracy.png"
 REPORT = "report.png"
 REPORT_SIZE = (1280, 1000)
-# Each picture of MLflow with the record of addresses and the name of the page in it.
+# For each picture of MLflow: the file that lists page addresses, and the name of the page in it.
 VIEWS = {
     "mlflow_runs.png": (f"{DATASET}.json", "cells"),
     "mlflow_charts.png": (f"{DATASET}.json", "charts"),
@@ -39,9 +39,9 @@ MLFLOW_SIZE = (1600, 800)
 NAMES = (f"{DATASET}_accuracy.png", REPORT, *VIEWS)
 INSTALL = "sh tests/install_system_packages.sh browser"
 PLOTTED = ".js-plotly-plot .scatterlayer path, .js-plotly-plot .barlayer path"
-# What a mouse elsewhere does not show: Plotly's buttons, always there in a browser without one.
+# Plotly shows these buttons only under the mouse, but always in a browser without a mouse.
 PLOTLY_BUTTONS = ".modebar { display: none !important; }"
-# The texts of all elements that are in the window as a whole.
+# Texts of all elements that are entirely inside the window.
 TEXTS_IN_SIGHT = """
 return [...document.querySelectorAll("body *")].filter((own) => {
   const box = own.getBoundingClientRect();
@@ -49,7 +49,7 @@ return [...document.querySelectorAll("body *")].filter((own) => {
     && box.width && box.top >= 0 && box.bottom <= innerHeight && own.checkVisibility();
 }).map((own) => own.innerText ?? own.textContent);
 """
-# Where the first element begins that the window shows only in part.
+# Top edge of the first element that the window cuts off.
 FIRST_CUT = """
 return Math.min(innerHeight, ...[...document.querySelectorAll("main *, body > *")].filter((own) => {
   const box = own.getBoundingClientRect();
@@ -57,12 +57,12 @@ return Math.min(innerHeight, ...[...document.querySelectorAll("main *, body > *"
     && box.top < innerHeight && box.bottom > innerHeight;
 }).map((own) => own.getBoundingClientRect().top));
 """
-# MLflow gives all columns one width on a busy machine: a double click gives each what it needs.
+# On a busy machine MLflow makes all columns equally wide: double clicks fit them to their content.
 WIDEN_COLUMNS = """
 document.querySelectorAll(".ag-header-cell-resize").forEach((own) =>
   own.dispatchEvent(new MouseEvent("dblclick", { bubbles: true })));
 """
-# The tutorial runs in a folder of its own, with links to what its commands name.
+# The tutorial runs in its own folder, with links to the files that its commands name.
 TUTORIAL = ROOT / "build" / "tutorial"
 TUTORIAL_PAGE = ROOT / "docs" / "tutorial.md"
 LINKED = ("Snakefile", "bench", "profiles", "resources", "src", "workflow")
@@ -77,7 +77,7 @@ Picture = tuple[str, bytes, list[str]]  # name, content as PNG, texts
 
 
 def main() -> None:
-    """Runs the studies that have not been run, and writes their pictures."""
+    """Runs the studies that have not run yet, and writes their pictures."""
     if MISSING:
         sys.exit(f"screenshots: chromium or chromedriver is missing; install them: {INSTALL}")
     pictures = load_script(ROOT / "bench" / "pictures.py")
@@ -92,14 +92,14 @@ def main() -> None:
 
 
 def figure_texts(picture: Path) -> list[str]:
-    """Returns the texts of a figure of a study, which lies there as SVG too; else none."""
+    """Returns the texts of a study's figure, from its SVG file; [] for other pictures."""
     svg = picture.with_suffix(".svg")
     read = load_script(ROOT / "bench" / "pictures.py").read_svg_texts
     return list(read(svg.read_text(encoding="utf-8"))) if svg.exists() else []
 
 
 def run_tutorial() -> None:
-    """Runs the commands of docs/tutorial.md up to the study's results."""
+    """Runs the commands of docs/tutorial.md until the study's results exist."""
     TUTORIAL.mkdir(parents=True, exist_ok=True)
     for name in LINKED:
         if not (TUTORIAL / name).exists():
@@ -119,7 +119,7 @@ def run_tutorial() -> None:
 
 
 def run_default_study() -> None:
-    """Runs what is missing of it; minutes the first time."""
+    """Runs the jobs of the default study that are missing; takes minutes the first time."""
     cores = str(os.cpu_count() or 1)
     command = [sys.executable, "-m", "snakemake", "--cores", cores, "--rerun-incomplete"]
     subprocess.run([*command, "--quiet", "progress", "rules"], cwd=ROOT, check=True)
@@ -153,7 +153,7 @@ def _take_views(
 
 @contextmanager
 def a_browser() -> Iterator[Any]:
-    """Starts Chromium with a profile of its own, and ends it."""
+    """Starts Chromium with its own profile, and ends it."""
     with tempfile.TemporaryDirectory() as profile:
         browser = launch(Path(profile))
         try:
@@ -163,11 +163,7 @@ def a_browser() -> Iterator[Any]:
 
 
 def close_assistant(browser: Any) -> bool:
-    """Closes the panel that MLflow opens at the first visit of a local page.
-
-    Returns:
-      True if there was one.
-    """
+    """Closes the panel that MLflow opens at a page's first visit; returns True if there was one."""
     crosses = browser.find_elements("css selector", '[data-component-id$="chat_panel.close"]')
     for cross in crosses:
         cross.click()
@@ -175,7 +171,7 @@ def close_assistant(browser: Any) -> bool:
 
 
 def take_page(browser: Any) -> tuple[bytes, list[str]]:
-    """Returns a picture of the window, and the texts in it."""
+    """Returns a picture of the window and the texts in it."""
     return browser.get_screenshot_as_png(), browser.execute_script(TEXTS_IN_SIGHT)
 
 
@@ -184,7 +180,7 @@ def _mlflow_page(browser: Any, address: str) -> tuple[bytes, list[str]]:
     screen(browser, width=width, height=height)
     open_page(browser, address, "matching run")
     if close_assistant(browser):
-        open_page(browser, address, "matching run")  # laid out anew in the room that is free
+        open_page(browser, address, "matching run")  # the closed panel leaves more room
     browser.execute_script(
         "document.head.appendChild(document.createElement('style')).textContent = arguments[0]",
         PLOTLY_BUTTONS,

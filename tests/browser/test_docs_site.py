@@ -1,4 +1,4 @@
-"""The docs site as people open it: from its folder, without a server."""
+"""The docs site opens from its folder, without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of a real run in a browser: MLflow's pages and the report."""
+"""MLflow's pages and the report of a real run work in a browser."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STUDY: dict[str, Any] = copy.deepcopy(SMALL) | {
 
 @pytest.fixture(scope="module")
 def results(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of a study that was run."""
+    """Returns the results folder of a study that has run."""
     workspace = Workspace(repository=repository, directory=tmp_path_factory.mktemp("real"))
     workspace.run(STUDY, "tracking", "html_report")
     return workspace.directory / "results"
@@ -122,14 +122,14 @@ def test_the_first_chart_is_the_metric_against_epsilon(
         logged = [accuracy(results, method, epsilon) for epsilon in ("0.5", "2", "8")]
         drawn = [values for name, _, _, values in lines if name == f"{method} pixels"]
         assert drawn, f"no line of {method}"
-        for values in drawn:  # MLflow draws what it does not smooth twice
+        for values in drawn:  # MLflow draws unsmoothed curves twice
             assert values == pytest.approx(logged, rel=1e-3), "MLflow draws a smoothed curve"
     assert_quiet(browser, server)
 
 
 @contextmanager
 def open_frame(browser: Any) -> Iterator[None]:
-    """Looks into the frame of an artifact that is a page."""
+    """Switches to the frame of an artifact that is a page."""
     frame = await_that(
         lambda: browser.find_elements("css selector", "iframe"), lambda: "the page is not shown"
     )[0]
@@ -241,7 +241,7 @@ def test_the_report_is_readable_on_a_phone_and_in_the_dark(
     assert low == [], "text that is hard to read"
 
 
-# Texts whose contrast with what lies behind them is below 4.5 (WCAG 2, level AA).
+# Texts whose contrast with their background is below 4.5 (WCAG 2, level AA).
 CONTRAST = """
 const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
 const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)

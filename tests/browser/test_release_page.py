@@ -1,4 +1,4 @@
-"""A release's page in a real browser: it opens offline, and nothing complains."""
+"""A release's page opens offline in a real browser, without errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = ("plain", "measured", "calibrated", "long", "hostile")
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The page of each kind of release."""
+    """Returns the page of each kind of release."""
     root = tmp_path_factory.mktemp("pages")
     facts, statement = releases.example(root / "bundle")
     measured = {**statement, "evaluation": releases.measured()}

@@ -1,1 +1,1 @@
-"""Tests of the checkout itself: its structure, environment and pages."""
+"""Tests of the repository: its structure, environment and documentation pages."""

@@ -1,4 +1,4 @@
-"""The counter of asserted sentences counts each text that a test asserts, and no inputs."""
+"""The counter of asserted sentences counts each text that a test asserts, but no inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flower and NVFLARE carry the files of sites, into their folder and nowhere else."""
+"""Flower and NVFLARE transfer the files of sites, and write only into the exchange folder."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_the_server_stops_for_a_site_that_failed_and_for_sites_that_wait_for_eac
 
 
 def extract_slides(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Writes slides as `extract_` of KatherLab/STAMP 01b5ac6c, and extracts both splits.
+    """Writes slides as `extract_` of KatherLab/STAMP 01b5ac6c does, and extracts both splits.
 
     Each patient of the sites `names` has two slides. Returns the dataset's options.
     """
@@ -147,7 +147,7 @@ def extract_slides(folder: Path, names: Sequence[str]) -> dict[str, Any]:
 
 
 def open_site(folder: Path, members: dict[str, str]) -> ReleaseTask:
-    """Writes the study of a site, named as its folder."""
+    """Writes the study of a site, with the folder's name as its name."""
     sites = {"name": folder.name, "members": members, "key": str(folder / "site.pem")}
     sites |= {"exchange": str(folder / "exchange"), "aggregator": "north"}
     asked = {"dataset": "slides", "backbone": "uni", "method": "squares", "epsilon": 2}
@@ -169,7 +169,7 @@ def open_site(folder: Path, members: dict[str, str]) -> ReleaseTask:
 def share_sums(
     task: ReleaseTask, totals: Sequence[Sum] = (), secret: Secret | None = None
 ) -> SharedSums:
-    """The sums of a release's fit, exact or with the noise of an aggregator's secret."""
+    """Returns the sums for a release's fit: exact, or with noise from an aggregator's secret."""
     agreement = read_agreement(site_folder(task.ledger.path.parent, "msi"))
     assert agreement is not None
     return SharedSums(

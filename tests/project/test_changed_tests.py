@@ -1,4 +1,4 @@
-"""`make test-quick` asks for the tests of what changed."""
+"""`make test-quick` selects the tests of changed files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bench/claims.py reads its numbers from sentences that pages have."""
+"""bench/claims.py finds the sentences of pages from which it reads numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make clean` removes what its help says, and never a release, a ledger or a person's files."""
+"""`make clean` removes what its help lists, but never a release, a ledger or a user's files."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ CELL = f'{{"format": "{CELL_FORMAT}"}}'
 RECEIPT = '{"format": "dpprobe-download", "files": [{"name": "a.zip"}, {"name": "../mine.zip"}]}'
 UNPACKED = '{"archive": "a.zip", "sha256": "0"}'
 
-# Files by their content, which is "x" where it tells nothing.
+# Files and their contents; "x" if the content does not matter.
 KEPT = {
     "data/downloads/scans/x.extracted.json": UNPACKED,
-    # another program's record beside a person's tables
+    # another program's file, next to a user's tables
     "data/hospital/dataset.json": '{"name": "Hospital", "labels": {"0": "background"}}',
 } | dict.fromkeys(
     (
@@ -56,13 +56,13 @@ KEPT = {
         "data/downloads/by_hand/images.zip",
         "data/downloads/mine.zip",
         "data/downloads/scans/mine.png",
-        # a ledger of a dataset that is called as the folder of downloads
+        # the ledger of a dataset that has the same name as the folder of downloads
         f"data/downloads/downloads/{LEDGER_FILE}",
-        # a folder of a person's, with names that a study writes
+        # a user's folder, with names that studies write too
         "results/my_paper/figures/f.png",
         "results/my_paper/summary/x.parquet",
         "results/figures/f.pptx",
-        # a bundle that somebody laid among results, and all with it
+        # a user put a bundle among results: the whole folder stays
         "results/own_images/tables/kept/bundle.json",
         "results/own_images/tables/accuracy.csv",
         "logs/server.log",
@@ -106,7 +106,7 @@ def fill(root: Path, files: Mapping[str, str]) -> None:
 
 
 def clean(root: Path, *words: str) -> str:
-    """Cleans, and returns what it says."""
+    """Runs `make clean` and returns its output."""
     command = [sys.executable, str(REPOSITORY / "tools/clean.py"), *words]
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
 
@@ -166,7 +166,7 @@ def test_clean_leaves_the_results_of_a_study_without_results_dir(
 def test_a_study_called_as_what_studies_write_keeps_its_releases(
     tmp_path: Path, name: str, words: tuple[str, ...]
 ) -> None:
-    """Such studies were planned once; the default study's names stand for folders of theirs."""
+    """Earlier versions accepted these names, which are also subfolders of the default study."""
     release = f"results/{name}/releases/first/bundle.json"
     cell = f"results/{name}/cells/{name}/vit/sgd/eps-2/metrics.json"
     fill(tmp_path, {release: "x", cell: CELL, **OF_THE_DEFAULT_STUDY})
@@ -211,7 +211,7 @@ def test_all_that_rules_write_is_known() -> None:
     config = (REPOSITORY / "config.yaml").read_text()
     assert set(script.DATASETS) <= set(re.findall(r"^  (\w+):$", config, re.M))
     assert f"\nstudy: {script.STUDY}\n" in config
-    # the records that tell a study
+    # the records by which the script recognises a study
     formats = {CELL_FORMAT, MANIFEST_FORMAT, plan_file.FORMAT, noise_calibration.FORMAT}
     assert set(script.MARKS.values()) == formats
     receipt = download_receipt.Receipt.model_fields["format"].default

@@ -1,4 +1,4 @@
-"""The Containerfile agrees with the Makefile and the rules; built where a base image exists."""
+"""The Containerfile agrees with the Makefile and the rules; built if a base image exists."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.conftest import REPOSITORY
 from tests.support.git import built, git
 from tests.support.programs import run_program
 
-# The name of an image with Python, and what `podman build` and `podman run` need besides here.
+# Image with Python, and options that `podman build` and `podman run` need on this machine.
 BASE, BUILD, RUN = "DPPROBE_TEST_BASE", "DPPROBE_TEST_BUILD", "DPPROBE_TEST_RUN"
 RUNS = ["podman", "run", "--rm", "--network=none", *os.environ.get(RUN, "").split()]
 
 
 @pytest.fixture(scope="module")
 def text(repository: Path) -> str:
-    """The Containerfile without comments, a line an instruction."""
+    """Returns the Containerfile without comments, with one line per instruction."""
     lines = (repository / "Containerfile").read_text(encoding="utf-8").splitlines()
     return "\n".join(line for line in lines if not line.startswith("#")).replace("\\\n", " ")
 
@@ -36,7 +36,7 @@ def instructions(text: str) -> list[tuple[str, str]]:
 
 
 def test_packages_are_those_of_make_environment(instructions: list[tuple[str, str]]) -> None:
-    """The locks and their hashes are read there, and nowhere else."""
+    """Packages are installed only by `make environment`, which uses the locks and their hashes."""
     (made,) = [rest for word, rest in instructions if word == "RUN" and "make environment" in rest]
     assert "VENV=/opt/venv ${TORCH_INDEX:+TORCH_INDEX=${TORCH_INDEX}}" in made
     assert not [rest for _, rest in instructions if re.search(r"\b(pip|uv) install", rest)]
@@ -68,7 +68,7 @@ def test_the_base_is_pinned_by_its_digest_and_has_the_python_of_the_conda_file(t
 
 
 def test_what_is_left_out_is_not_tracked(repository: Path) -> None:
-    """The version would call a checkout without a tracked file changed; runs read such alone."""
+    """Leaving out a tracked file would mark the version as edited; runs read only tracked files."""
     if not (repository / ".git").exists():
         pytest.skip("needs a clone, whose files git lists")
     left_out = (repository / ".containerignore").read_text(encoding="utf-8").splitlines()
@@ -100,7 +100,7 @@ def test_a_copy_without_a_history_is_refused_before_anything_is_fetched(
     assert "build in a clone" in refused(clone)
     git(clone, "init", "-q")
     git(clone, "add", ".")
-    assert "build in a clone" in refused(clone)  # nothing that git can read a version from
+    assert "build in a clone" in refused(clone)  # git has no commit from which to read a version
     git(clone, "commit", "-qm", "first")
     assert not refused(clone)
     git(clone, "worktree", "add", "-q", str(tmp_path / "worktree"))
@@ -115,7 +115,7 @@ def test_a_copy_without_a_history_is_refused_before_anything_is_fetched(
 
 def test_every_rule_runs_in_the_image_where_it_is_asked_for(repository: Path) -> None:
     snakefile = (repository / "Snakefile").read_text(encoding="utf-8")
-    # of the rules that are read after it
+    # only rules that are included later get the image
     assert snakefile.index("container: IMAGE") < snakefile.index("\ninclude: ")
     rules = (repository / "workflow/rules").glob("*.smk")
     own = re.compile(r"^\s*container\w*:", re.MULTILINE)
@@ -124,7 +124,7 @@ def test_every_rule_runs_in_the_image_where_it_is_asked_for(repository: Path) ->
 
 @pytest.fixture(scope="module")
 def clone(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone of what is checked out, which may itself be a worktree."""
+    """Returns a clone of the current checkout, which may itself be a worktree."""
     folder = tmp_path_factory.mktemp("build") / "clone"
     git(repository, "clone", "-q", ".", str(folder))
     return folder
@@ -132,7 +132,7 @@ def clone(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def image(clone: Path) -> Iterator[str]:
-    """The image of the last commit, built on a base that this machine has."""
+    """Builds the image of the last commit on a base image of this machine."""
     podman = shutil.which("podman")
     base = os.environ.get(BASE)
     if not podman or not base:

@@ -1,4 +1,4 @@
-"""Every way to a private head is listed with its checks, and the list is the code's."""
+"""The page lists every function that fits a private head, with its checks, as found in the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conda files, the locks and the lists of requirements say the same."""
+"""The conda files, the locks and the lists of requirements agree."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STAGES = ("extraction", "report", "training")
 def test_each_stage_has_one_conda_file(repository: Path) -> None:
     assert sorted(path.stem for path in (repository / "envs").glob("*.yaml")) == list(STAGES)
     assert set(from_lock(repository).STAGES) == set(STAGES)
-    # Snakemake looks for the script of each file beside it
+    # Snakemake looks for each conda file's script next to the file
     scripts = {path.name: path.read_text() for path in (repository / "envs").glob("*.sh")}
     assert sorted(scripts) == [f"{stage}.post-deploy.sh" for stage in STAGES]
     assert len(set(scripts.values())) == 1
@@ -53,7 +53,7 @@ def test_each_stage_has_one_conda_file(repository: Path) -> None:
 def test_a_stage_has_what_its_packages_need_in_the_lock_s_versions(
     repository: Path, stage: str
 ) -> None:
-    """By the metadata of the packages that are installed here; nothing of development is in it."""
+    """Requirements come from the metadata of installed packages; development tools are excluded."""
     module = from_lock(repository)
     pins = pins_of(repository / f"envs/{stage}.yaml")
     locked = module.locked_versions((repository / "requirements/runtime.lock").read_text(), "3.12")
@@ -77,11 +77,11 @@ def test_a_stage_has_what_its_packages_need_in_the_lock_s_versions(
     }
     assert not missing
     tools = (repository / "requirements/environment.in").read_text().splitlines()[2:]
-    kept = {"packaging", "psutil"}  # libraries of the stages need them too
+    kept = {"packaging", "psutil"}  # required by libraries of the stages too
     assert not pins.keys() & ({canonicalize_name(tool) for tool in tools} - kept)
 
 
-# What code of a stage imports at some point, but not the scripts of that stage: who needs it.
+# Packages that a stage's code may import but its scripts never do, with the part that needs them.
 UNUSED = {
     "report": {
         "PIL": "images",
@@ -97,7 +97,7 @@ UNUSED = {
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_has_what_its_scripts_import(repository: Path, stage: str) -> None:
-    """Also what is imported late, in functions."""
+    """Late imports, within functions, count too."""
     rules = "\n".join(path.read_text() for path in (repository / "workflow/rules").glob("*.smk"))
     uses = re.findall(r"envs/(\w+)\.yaml\".*?scripts/(\w+\.py)\"", rules, re.DOTALL)
     scripts = {repository / "scripts" / script for of, script in uses if of == stage}
@@ -117,7 +117,7 @@ def test_a_stage_has_what_its_scripts_import(repository: Path, stage: str) -> No
 
 
 def outside_imports(start: Path, source: Path, *, late: bool = True) -> set[str]:
-    """Returns the packages of others that a file imports, itself or by a module of `source`."""
+    """Returns third-party packages that a file imports, directly or through modules of `source`."""
     found, seen, todo = set(), {start}, [start]
     while todo:
         for name in names_of(todo.pop(), late=late):
@@ -141,7 +141,7 @@ def names_of(path: Path, *, late: bool) -> set[str]:
 
 
 def imported_names(node: ast.AST, *, late: bool) -> Iterator[str]:
-    """Yields the modules that code imports at the top; with `late`, also within functions."""
+    """Yields the modules that code imports at the top level; with `late`, also within functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
             for other in child.orelse:
@@ -180,12 +180,12 @@ def test_this_environment_is_the_locked_one(repository: Path) -> None:
     assert {name: version(name) for name in names} == {name: versions[name] for name in names}
 
 
-# Locked pre-releases, with the package that accepts no final version.
+# Locked pre-releases, and the package that requires the pre-release.
 PRE_RELEASES = {"opentelemetry-semantic-conventions": "opentelemetry-sdk"}
 
 
 def test_no_lock_has_a_pre_release_if_there_is_another(repository: Path) -> None:
-    """Each exception is asked for by the exact version in the metadata of another package."""
+    """Each exception is required by exact version in the metadata of another package."""
     found = {}
     for path in sorted((repository / "requirements").glob("*.lock")):
         lines = [line for line in path.read_text().splitlines() if re.match(r"[a-zA-Z0-9]", line)]
@@ -201,7 +201,7 @@ def test_no_lock_has_a_pre_release_if_there_is_another(repository: Path) -> None
 
 
 def test_an_extra_is_named_by_what_is_imported(repository: Path) -> None:
-    """The table of messages lists every package of an extra that the core does not bring."""
+    """The table of error messages lists every package that an extra adds to the core."""
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
     assert EXTRAS.keys() | {"all"} == project["optional-dependencies"].keys()
     provided = packages_distributions()
@@ -223,7 +223,7 @@ def test_an_extra_is_named_by_what_is_imported(repository: Path) -> None:
 
 
 def test_every_import_is_of_a_package_that_is_asked_for(repository: Path) -> None:
-    """Directly, or as a part of a library that is: the right side names the library."""
+    """The package is required directly, or is part of a required library (values of `parts`)."""
     parts = {
         "absl": "dp-accounting",
         "httpx2": "huggingface-hub",

@@ -1,4 +1,4 @@
-"""Examples in docstrings give the output that they show."""
+"""Examples in docstrings produce the output that they show."""
 
 from __future__ import annotations
 

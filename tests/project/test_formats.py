@@ -1,4 +1,4 @@
-"""docs/formats.md, the code and the stored files say the same of every format."""
+"""docs/formats.md, the code and the stored files agree on every format."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from dpprobe.training.plan_file import read_plans
 from tests.conftest import REPOSITORY
 
 STORED = REPOSITORY / "tests/stored"
-# A file of the cache of calibrations is named by the hash of all that it follows from.
+# Files in the calibration cache have no version: their name is the hash of all their inputs.
 UNVERSIONED = {"dpprobe-calibration"}
 FOLDERS = {
     "dpprobe-bundle": "bundle",
@@ -59,7 +59,7 @@ FOLDERS = {
 
 
 def documented() -> dict[str, tuple[int, list[int]]]:
-    """The version that is written and those that are read, of each format in the page's tables."""
+    """Returns each format's written version and readable versions, from the page's tables."""
     formats = {}
     for line in (REPOSITORY / "docs/formats.md").read_text().splitlines():
         if match := re.match(r"\| `(dpprobe-[\w-]+)` \|.*?\| (\d+) \|(?: ([\d, ]+) \|)?$", line):
@@ -69,7 +69,7 @@ def documented() -> dict[str, tuple[int, list[int]]]:
 
 
 def written_by_the_code() -> dict[str, int]:
-    """The version that each format's writer gives it, from the constants of every module."""
+    """Returns the version that each format's writer uses, from the constants of every module."""
     formats: dict[str, int] = {}
     for path in sorted((REPOSITORY / "src/dpprobe").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -92,7 +92,7 @@ def written_by_the_code() -> dict[str, int]:
             if str(fields.get("format", "")).startswith("dpprobe-"):
                 formats[str(fields["format"])] = fields["format_version"]
     header = formats["dpprobe-features"]
-    return {**formats, "dpprobe-manifest": header}  # which imports the number of its shards
+    return {**formats, "dpprobe-manifest": header}  # the manifest imports the version of its shards
 
 
 def _constants(body: list[ast.stmt]) -> Iterator[tuple[str, Any]]:
@@ -123,7 +123,7 @@ def test_every_version_that_is_kept_is_stored() -> None:
 
 
 def test_stored_bundle_is_read() -> None:
-    """Its weights were drawn, so all of their numbers are known."""
+    """The stored weights come from a seeded generator, so every number is known."""
     bundle = read_bundle(STORED / "bundle-1")
     expected = np.random.default_rng(0).normal(size=(3, 65)).astype(np.float32)
     np.testing.assert_array_equal(bundle.weights, expected)
@@ -132,7 +132,7 @@ def test_stored_bundle_is_read() -> None:
 
 
 def test_stored_bundle_never_was_a_release() -> None:
-    """Writers made it by hand: of an engine that is not exact, and without hashes of its parts."""
+    """The bundle was written by hand: it has a non-exact engine and no hashes of its parts."""
     checks = {check.name: check.passed for check in verify_bundle(STORED / "bundle-1").checks}
     assert {name for name, passed in checks.items() if passed is False} == {
         *("engine", "statement", "parts"),
@@ -150,7 +150,7 @@ def test_stored_cell_is_read() -> None:
 
 
 def test_stored_ledger_is_read() -> None:
-    """Three releases: one abandoned, one closed, one that still counts as spent."""
+    """The ledger has three releases: one abandoned, one closed, one that still counts as spent."""
     entries = Ledger(STORED / "ledger-1/ledger.jsonl").read_entries()
     assert [each.number for each in entries] == [1, 2, 3]
     assert [each.state for each in entries] == ["abandoned", "closed", "open"]
@@ -188,7 +188,7 @@ def test_stored_cohort_is_read() -> None:
 
 
 def test_stored_comparison_is_read() -> None:
-    """It compares two heads on 120 test images; the interval follows from the released numbers."""
+    """The comparison has two heads on 120 test images; its interval follows from the numbers."""
     record = read_record(
         STORED / "comparison-1/comparison.json", kind="dpprobe-comparison", version=1
     )
@@ -217,7 +217,7 @@ def test_stored_split_tables_are_read() -> None:
 
 
 def test_stored_features_are_read() -> None:
-    """As h5py reads the shards, one after the other."""
+    """The result equals that of reading the shards one after the other with h5py."""
     store = FeatureStore(STORED / "features-2/manifest.json")
     shards = sorted((STORED / "features-2").glob("*.h5"))
     parts = []
@@ -262,7 +262,7 @@ def test_a_shard_of_a_newer_dpprobe_is_not_to_be_deleted(tmp_path: Path) -> None
     shutil.copy(STORED / "features-2" / shard.name, shard)
     with h5py.File(shard, "r+") as file:
         file.attrs["format_version"] = 3
-    shard.write_bytes(bytes(SEAL_BYTES) + shard.read_bytes())  # it was stored before seals
+    shard.write_bytes(bytes(SEAL_BYTES) + shard.read_bytes())  # stored before seals existed
     seal_shard(shard)
     with pytest.raises(DataError, match="dpprobe-features of version 3, newer than.* 2; use the n"):
         read_header(shard)
@@ -291,7 +291,7 @@ SCHEMA = REPOSITORY / "resources/schemas/release-statement-3.schema.json"
 
 
 def described_names() -> dict[str, set[str]]:
-    """The names that docs/formats.md describes, by the field that may hold them."""
+    """Returns the names that docs/formats.md describes, by the field that may contain the name."""
     named: dict[str, set[str]] = {}
     for line in (REPOSITORY / "docs/formats.md").read_text().splitlines():
         if match := re.fullmatch(r"\| `([\w.]+)` \| `([\w`, ]+)` \| .* \|", line):
@@ -311,7 +311,7 @@ def test_every_name_in_a_statement_has_a_sentence_and_a_description() -> None:
 
 
 def test_new_statements_are_valid_by_the_schema() -> None:
-    """Statements of version 2, which have sentences, are invalid."""
+    """The schema accepts new statements, and refuses version 2, which has sentences."""
     schema = Draft202012Validator(read_json(SCHEMA))
     Draft202012Validator.check_schema(schema.schema)
     for version in sorted(path for path in (STORED / "releases").iterdir() if path.is_dir()):

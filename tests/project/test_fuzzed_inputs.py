@@ -1,11 +1,11 @@
-"""Damaged inputs are accepted or refused in our words: no traceback, no hang, no memory filled.
+"""Damaged inputs are accepted or refused with our errors: no traceback, no hang, bounded memory.
 
-Half a minute by default. By hand, longer and with new seeds, counts printed:
+Takes half a minute by default. To run it longer, with new seeds and printed counts:
 
     FUZZ_SECONDS=600 FUZZ_SEED=7 python -m pytest -s tests/project/test_fuzzed_inputs.py
 
-A failure names its kind and its number; `FUZZ_ONLY="csv 1234"` makes that input again. Inputs that
-failed once are in `test_hostile_inputs.py`, or in CORPUS below.
+A failure prints the kind and number of its input; `FUZZ_ONLY="csv 1234"` makes that input again.
+Inputs that failed once are in `test_hostile_inputs.py`, or in CORPUS below.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ from tests.support.fuzzing import TEXTS, Tally, damage_bytes, damage_values, dam
 from tests.support.shards import pack, png, samples
 
 SECONDS = int(os.environ.get("FUZZ_SECONDS", "0"))
-# One input of each kind per round, about a minute: as many on a fast machine as on a slow one.
+# Rounds with one input per kind, about a minute in total: the same number on all machines.
 ROUNDS = 25
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 ONLY = os.environ.get("FUZZ_ONLY", "")
-LONGEST = 60  # seconds of one input, on a machine that others use too
-MEMORY = 4 << 30  # bytes beyond what is taken at the start
+LONGEST = 60  # seconds per input, on a machine with other load
+MEMORY = 4 << 30  # bytes in addition to the memory used at the start
 ROWS = 24
 CLASSES = ["cat", "dog"]
-# Kinds and numbers of inputs that failed.
+# Kind and number of each input that failed.
 CORPUS = [
     "bundle 8000000062",
     "shard 8000000111",
@@ -146,7 +146,7 @@ COMMANDS = [
 
 @dataclass
 class Desk:
-    """A folder of valid inputs, with a method per kind that damages one and reads it."""
+    """A folder of valid inputs; for each kind, a method damages one input and reads it."""
 
     folder: Path
     monkeypatch: pytest.MonkeyPatch
@@ -169,7 +169,7 @@ class Desk:
         return Predictor.load_bundle(self.folder / "bundle")
 
     def write_inputs(self) -> None:
-        """Writes the whole inputs."""
+        """Writes the undamaged inputs."""
         for name in CLASSES:
             (self.folder / "images" / name).mkdir(parents=True)
         for row in range(ROWS):
@@ -194,14 +194,14 @@ class Desk:
         shutil.copytree(self.folder / "bundle", self.folder / "damaged")
         features = np.random.default_rng(0).normal(size=(ROWS, 5)).astype(np.float32)
         write_split(self.folder / "store" / "train", features, np.arange(ROWS) % 3)
-        # a network's dimension is asked of another process, which takes seconds
+        # another process computes a network's dimension, which takes seconds
         small = {**STUDY, "backbones": {"pixels": STUDY["backbones"]["pixels"]}}
         (self.folder / "study.yaml").write_text(yaml.safe_dump(small))
         self.pictures = self.encode_pictures()
 
     @staticmethod
     def encode_pictures() -> list[bytes]:
-        """Encodes a picture as everything that Pillow writes and `open_image` may meet."""
+        """Encodes a picture in each format that Pillow writes and `open_image` may read."""
         pixels = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
         coloured, found = Image.fromarray(pixels), []
         for mode, kind in itertools.product(
@@ -212,13 +212,13 @@ class Desk:
             try:
                 coloured.convert("L").convert(mode).save(stream, format=kind)
             except (OSError, ValueError, KeyError):
-                continue  # no such file can be
+                continue  # this file cannot be written
             found.append(stream.getvalue())
         assert len(found) > 25
         return found
 
     def prepare(self, chance: random.Random, source: str, **given: Any) -> None:
-        """Prepares a dataset of the folder, with options damaged in one of three cases."""
+        """Prepares a dataset from the folder; in three of ten cases its options are damaged."""
         values = {"source": source, "class_names": CLASSES, "unit_column": "patient", **given}
         if chance.random() < 0.5:
             values["group_columns"] = {"age": {"column": "age", "bins": [18, 40]}}
@@ -277,7 +277,7 @@ class Desk:
             self.prepare(chance, "parquet", train=str(path))
 
     def write_columns(self, chance: random.Random, path: Path) -> None:
-        """Writes a whole parquet file of damaged columns or metadata."""
+        """Writes a readable parquet file with damaged columns or metadata."""
         columns = dict(self.columns)
         name = chance.choice(list(columns))
         values: list[Any] = chance.choice([[0, 1, -1, 2**62, 10**12, 5], list(TEXTS)])
@@ -296,7 +296,7 @@ class Desk:
         try:
             table = pa.table(columns)
         except (pa.ArrowException, ValueError, TypeError):
-            table = pa.table(self.columns)  # no such file can be
+            table = pa.table(self.columns)  # this file cannot be written
         damaged = damage_values(chance, self.metadata)
         metadata = {str(k).encode("utf-8", "replace"): json.dumps(damaged[k]) for k in damaged}
         pq.write_table(table.replace_schema_metadata(metadata), path)
@@ -385,7 +385,7 @@ class Desk:
     def command(self, chance: random.Random) -> None:
         known = [word for words in COMMANDS for word in words]
         words = damage_words(chance, chance.choice(COMMANDS), known)
-        # a new process, a network, minutes; the whole disk
+        # these need a new process, a network and minutes; `init /` would search the whole disk
         if set(words) & {"run", "export"} or ("init" in words and "/" in words):
             words = ["check"]
         self.monkeypatch.setattr(sys, "argv", ["dpprobe", *words])
@@ -394,12 +394,12 @@ class Desk:
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    """A desk with whole inputs, and little memory beyond what is in use."""
+    """Yields a desk with undamaged inputs, and limits the memory that a test may take."""
     desk = Desk(tmp_path, monkeypatch)
     desk.write_inputs()
     assert len(desk.predictor.classes) == 3
     monkeypatch.chdir(tmp_path)
-    check_study(load_study(STUDY))  # whole, it is accepted
+    check_study(load_study(STUDY))  # undamaged, the study is accepted
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, before[1]))
@@ -412,7 +412,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
 
 
 def list_inputs(kinds: list[str]) -> Iterator[tuple[str, int]]:
-    """Yields kinds by turns, each with a number: those that failed first, then new ones."""
+    """Yields kinds in turn, each with a number: first inputs that failed once, then new ones."""
     for written in [ONLY] if ONLY else CORPUS:
         yield written.split()[0], int(written.split()[1])
     if ONLY:
@@ -431,7 +431,7 @@ def test_damaged_inputs_are_accepted_or_refused(
     tally = Tally()
     for kind, number in list_inputs(list(desk.kinds)):
         chance = random.Random(f"{kind} {number}")
-        # of what no alarm interrupts
+        # ends calls that no alarm interrupts
         faulthandler.dump_traceback_later(4 * LONGEST, exit=True, file=2)
         tally.add_outcome(kind, number, lambda k=kind, c=chance: desk.kinds[k](c), LONGEST)  # type: ignore[misc]
         capsys.readouterr()

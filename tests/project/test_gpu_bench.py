@@ -1,4 +1,4 @@
-"""bench/gpu.py: its studies are valid, steps end at their limits, and logs become rows."""
+"""bench/gpu.py has valid studies, its steps end at their time limits, and its logs become rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/guarantee.md names all code on which a release's epsilon depends, and what tests it."""
+"""docs/guarantee.md lists all code that affects a release's epsilon, and tests of the code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpprobe.analyses.audit.controls import CONTROLS
 from dpprobe.heads.registry import HEADS
 from tests.project.test_rooms import imports_of, modules
 
-# Code of these rooms decides a release's epsilon; `nonprivate` has none, and no release has it.
+# Code in these packages determines a release's epsilon; releases never contain `nonprivate` heads.
 ROOMS = re.compile(
     r"dpprobe\.(privacy|heads|data\.people|release\.ledger)\.\w|dpprobe\.release\.(make|counted_units)$"
 )
@@ -31,7 +31,7 @@ def page(repository: Path) -> str:
 
 @pytest.fixture(scope="module")
 def rows(page: str) -> list[list[str]]:
-    """The cells of each row of the table: code, argument, oracle, fault, controls."""
+    """Returns each row's cells: code, argument, oracle, fault, controls."""
     table = [line for line in page.splitlines() if line.startswith("| ")][1:]
     cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table]
     assert len(cells) > 10
@@ -42,7 +42,7 @@ def rows(page: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def named(page: str) -> list[str]:
-    """The modules that the page names, such as "heads/kernels: `exact_step`, `vectors`"."""
+    """Returns the modules that the page names, as in "heads/kernels: `exact_step`, `vectors`"."""
     groups = re.findall(r"([a-z]+(?:/[a-z]+)*):\s+((?:`\w+`(?:, )?)+)", page)
     return [
         f"dpprobe.{folder.replace('/', '.')}.{name}"
@@ -57,7 +57,7 @@ def test_every_named_module_is_there_and_named_once(repository: Path, named: lis
 
 
 def test_no_module_enters_unnamed(repository: Path, named: list[str]) -> None:
-    """Imports within functions count, and those for types: a type has a meaning for epsilon too."""
+    """Counts imports within functions and for types too: types also affect what epsilon means."""
     known = modules(repository)
     assert ROOTS - {*named} == set()
     entered = {
@@ -72,7 +72,7 @@ def test_no_module_enters_unnamed(repository: Path, named: list[str]) -> None:
 def test_every_row_names_tests_a_known_fault_and_known_controls(
     repository: Path, rows: list[list[str]], named: list[str]
 ) -> None:
-    """A fault is known if tests/mutants.yaml plants it in the named modules."""
+    """`tests/mutants.yaml` has a fault in one of the named modules."""
     code = "".join(modules(repository)[name].read_text() for name in named)
     faults = {
         each["fault"]

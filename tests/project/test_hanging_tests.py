@@ -1,4 +1,4 @@
-"""A test that hangs is ended and named."""
+"""A test that hangs is stopped, and the output names the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_test_that_hangs_is_named(tmp_path: Path, repository: Path, hang: str)
     tests = f"def test_hang():\n    {hang}\n\ndef test_next():\n    pass\n"
     file.write_text(f"{imports}\n\n{tests}")
     held = hang.startswith("collections")
-    # the margin between both ends is a tenth, too little here for a busy machine
+    # the two time limits differ by a tenth, too little here for a busy machine
     ends = f"faulthandler_exit_on_timeout={str(held).lower()}"
     run = run_program(
         [

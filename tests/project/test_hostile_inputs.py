@@ -1,4 +1,4 @@
-"""Inputs that once hung, crashed or were accepted by mistake now raise one of our errors."""
+"""Inputs that once hung, crashed or were accepted by mistake now raise one of dpprobe's errors."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_texts_that_no_path_can_have_are_one_error(place: str, text: str) -> Non
         load_study(change_values(study, {place: value}))
 
 
-# files that are none
+# paths that are not files
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_files_are_plain_at_every_door(tmp_path: Path, pipe: Path) -> None:
     with pytest.raises(ConfigError, match=text):
         check_yaml(pipe)
     assert not is_image_file(tmp_path / "noname")
-    require_plain_file(bundle)  # to read a folder is an error of its own
+    require_plain_file(bundle)  # reading a folder is a different error
 
 
 # parquet
@@ -207,7 +207,7 @@ def test_groups_are_made_in_the_same_way_of_every_source(
 
 
 def write_source(folder: Path, source: str, **columns: list[Any]) -> Any:
-    """Writes 40 images with columns; returns what makes options of it."""
+    """Writes 40 images with columns; returns the options that use them."""
     labels = [row // 4 % 2 for row in range(40)]
     if source == "csv":
         lines = [",".join(["path", "label", *columns])]
@@ -237,7 +237,7 @@ def write_source(folder: Path, source: str, **columns: list[Any]) -> Any:
 def test_half_of_a_character_in_a_field_is_named(
     tmp_path: Path, column: str, split_by: str
 ) -> None:
-    """`"\\ud800"` is JSON, and no UTF-8: it ended in a traceback of the split."""
+    """`"\\ud800"` is valid JSON but not UTF-8: the split once raised a traceback for it."""
     half = ["\ud800" if number == 3 else "" for number in range(12)]
     fields = {"name": [f"{half[number]}row-{number}" for number in range(12)]}
     if column == "label_column":

@@ -1,5 +1,5 @@
-"""Kinds of hostile inputs, each with several variations: files that point elsewhere, sizes that a
-header promises, inputs that never end, and names that a terminal or a spreadsheet would execute.
+"""Hostile inputs of several kinds: files that point elsewhere, sizes that a header claims, inputs
+that never end, and names that a terminal or a spreadsheet would execute.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def of_virtual_dataset(file: h5py.File, _: Path, other: Path) -> None:
 
 
 def of_storage(name: str, shape: tuple[int, ...], *, relative: bool = False) -> Point:
-    """An array whose numbers are those of another file, beside the vectors if it is not they."""
+    """Returns a function that adds an array stored in another file, and plain X if it is not X."""
 
     def point(file: h5py.File, secret: Path, _: Path) -> None:
         if name != "X":
@@ -143,7 +143,7 @@ def test_hdf5_of_own_arrays_opens(tmp_path: Path) -> None:
 
 
 def bomb_npz(path: Path, *, member: str = "X", shape: Any = (1 << 22, 32)) -> None:
-    """Zeros of float32, deflated to a thousandth."""
+    """Writes an npz file of float32 zeros, compressed by a factor of 1,000."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header, {"descr": "<f4", "fortran_order": False, "shape": shape}
@@ -222,7 +222,7 @@ REFUSALS = r"needs [\d.]+ MB, but the file has|a header of [\d,]+ bytes|a text o
 
 @contextmanager
 def at_most(megabytes: int) -> Iterator[None]:
-    """Limits the address space that this process may still take, so that a bomb fails."""
+    """Limits the address space that this process may still allocate, so that a bomb fails."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + megabytes * MEGABYTE, limits[1]))
@@ -271,7 +271,7 @@ def test_compressed_columns_of_usual_size_are_read(tmp_path: Path) -> None:
 
 
 def sparse(path: Path, start: bytes = b"{") -> Path:
-    """Writes a file of 3 GB that takes no room on the disk."""
+    """Writes a sparse file of 3 GB that occupies no disk space."""
     path.write_bytes(start)
     os.truncate(path, 3 << 30)
     return path
@@ -413,7 +413,7 @@ def test_commands_end_quietly_behind_a_full_disk(words: list[str]) -> None:
     assert len(ended.stderr.splitlines()) <= 1
 
 
-# Links by their places; the folder itself is one to itself at last.
+# Maps the path of each link to its target; the last one links to its own folder.
 LOOPS = [
     {"cat/loop.png": "loop.png"},
     {"cat/a": "b", "cat/b": "a"},
@@ -442,7 +442,7 @@ def test_loops_of_links_in_a_folder_of_images(tmp_path: Path, links: dict[str, s
     options.image_params()
 
 
-# accepted in silence
+# accepted without a message
 
 
 @pytest.mark.parametrize(
@@ -601,7 +601,7 @@ def test_names_of_files_and_classes_are_shown_escaped(
     assert "\x1b" not in said
     assert "\x9b" not in said
     assert "a\\x1b[31m.png" in said
-    assert said.count("bad\\x9b2J.png") >= 2  # in the table, and on standard error
+    assert said.count("bad\\x9b2J.png") >= 2  # in the table and on standard error
 
 
 FORMULAS = [

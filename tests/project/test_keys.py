@@ -1,4 +1,4 @@
-"""Each key of a study is used by a study, a page, a paper's table or a bench, or has a reason."""
+"""Each key of a study is used in a study, page, paper's table or benchmark, or has a reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from schemas import study_schema
 
-# Keys that nothing in the repository sets or explains outside docs/options.md, and why they stay.
+# Keys that the repository mentions only in docs/options.md, and the reason for each key.
 REASONS = {
     "activation": "networks of papers have tanh; other random networks usually have relu",
     "crop_seed": "other inception crops without another study's seed",
@@ -22,7 +22,7 @@ REASONS = {
     "several_labels": "a download's labels are not known before it",
     "weights_sha256": "the record of which weights an external program used",
 }
-# For each kind of key: the files that use keys, and the pattern of a key in them.
+# For each kind of use: the files that may use keys, and the pattern of a key in these files.
 USES = {
     "study": (["config.yaml", "config/*.yaml", "resources/**/*.yaml"], r"(?<![\w.])KEY:"),
     "page": (["README.md", "docs/*.md"], r"`[^`\n]*\bKEY\b[^`\n]*`|^ .*\bKEY:"),
@@ -36,7 +36,7 @@ GENERATED = {"options.md", "python-reference.md"}  # these list every key
 
 
 def list_keys() -> set[str]:
-    """Lists the names of the keys of all blocks; a name has one meaning in most blocks."""
+    """Returns the keys of all blocks; a key means the same in most blocks."""
     schema = study_schema()
     blocks = [schema, *schema["$defs"].values()]
     return {key for block in blocks for key in block.get("properties", {})}

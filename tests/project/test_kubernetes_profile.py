@@ -1,4 +1,4 @@
-"""Settings of the Kubernetes profile, whose plugins the project does not install."""
+"""The Kubernetes profile has valid settings, although the project does not install its plugins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import yaml
 from snakemake.cli import get_argument_parser
 
-# What the plugins for Kubernetes and S3 add.
+# Options that the plugins for Kubernetes and S3 add.
 PLUGINS = ("kubernetes-", "storage-s3-")
 
 
@@ -37,5 +37,5 @@ def test_data_and_results_are_in_a_bucket_and_its_keys_reach_jobs(profile: dict[
     assert {"SNAKEMAKE_STORAGE_S3_ACCESS_KEY", "SNAKEMAKE_STORAGE_S3_SECRET_KEY"} == set(
         profile["envvars"]
     )
-    # the plugin requests no GPU without its maker
+    # without the manufacturer the plugin requests no GPU
     assert profile["default-resources"]["gpu_manufacturer"] == "'nvidia'"

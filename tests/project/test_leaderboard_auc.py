@@ -1,4 +1,4 @@
-"""bench/leaderboard_auc.py: the leaderboard's AUC, from predictions of cells."""
+"""bench/leaderboard_auc.py computes the leaderboard's AUC from the predictions of cells."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leaderboard_auc import main, weighted_area
 
 
 def plain_area(scores: np.ndarray, labels: np.ndarray) -> float:
-    """Pairs of images with and without the class, by a plain loop: ties count one half."""
+    """Computes the AUC of one class with a plain loop over pairs of images: ties count one half."""
     areas, weights = [], []
     for k in range(scores.shape[1]):
         having = labels == k if labels.ndim == 1 else labels[:, k] == 1
@@ -36,7 +36,7 @@ def test_the_area_is_that_of_all_pairs(several: bool) -> None:
 
 
 def test_seeds_of_a_cell_are_averaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One seed ranks all images right, the other all wrong."""
+    """One seed ranks all images correctly, the other all wrongly."""
     cell = tmp_path / "cells/eyepacs/clip/auto/eps-1"
     cell.mkdir(parents=True)
     right = [[2.0, 0.0], [2.0, 0.0], [0.0, 2.0]]

@@ -1,4 +1,4 @@
-"""The logger plugin: Snakemake's own checks of plugins, and the texts that this one shortens."""
+"""The logger plugin passes Snakemake's own checks of plugins, and shortens Snakemake's messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from snakemake_logger_plugin_dpprobe.failures import Failures
 
 @pytest.fixture(autouse=True)
 def _no_thread_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A handler that nobody closes would go on looking whether its jobs wait."""
+    """Stops the thread of each handler, which otherwise continues to check if jobs wait."""
     made, start = [], LogHandler.__post_init__
 
     def note(handler: LogHandler) -> None:
@@ -81,7 +81,7 @@ def test_progress_is_thinned_in_a_quiet_run(
 
 
 def plan_jobs(handler: LogHandler, rules: int) -> dict[str, int]:
-    """Tells a handler of a plan, and ends it; returns the jobs per rule, all numbers different."""
+    """Sends a plan to a handler and closes it; returns jobs per rule, all numbers different."""
     jobs = {f"rule_{index:02}": 2 + index * 7 % 53 for index in range(rules)}
     stats = {**jobs, "all": 1, "total": sum(jobs.values()) + 1}
     about = make_record(LogEvent.RUN_INFO, "Job stats:", stats=stats)
@@ -150,7 +150,7 @@ def test_a_long_wait_says_for_which_jobs(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def start_job(handler: LogHandler, log: Path) -> float:
-    """Tells a handler of a job that starts; returns when the handler last wrote."""
+    """Sends the start of a job to a handler; returns the time of the handler's last output."""
     handler.handle(job_record(1, "heads", log=[str(log)], wildcards={"dataset": "digits"}))
     return handler._said
 
@@ -159,7 +159,7 @@ def start_job(handler: LogHandler, log: Path) -> float:
 def test_what_a_job_elsewhere_waits_for_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: str
 ) -> None:
-    """On Slurm a job's warnings stand in its log, where nobody looks while a run says nothing."""
+    """On Slurm, warnings are only in the job's log, which nobody reads during a silent run."""
     monkeypatch.chdir(tmp_path)
     workflow = SimpleNamespace(non_local_exec=True, is_main_process=False)
     monkeypatch.setattr(RUN, "workflow", workflow)
@@ -186,7 +186,7 @@ def test_what_a_job_elsewhere_waits_for_is_told(
 def test_a_full_disk_is_told_while_jobs_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where even logs have no room."""
+    """Even logs cannot be written then, so the handler checks the disk itself."""
     monkeypatch.setattr(RUN, "results", tmp_path)
     handler = make_handler("rules", "host")
     began = start_job(handler, tmp_path / "a.log")
@@ -231,7 +231,7 @@ def test_a_terminal_that_is_gone_ends_the_messages_and_not_the_run(
 IN_CONFIG = 'Traceback (most recent call last):\n  File "x", in load_configfile\n'
 NO_RULE = 'MissingRuleException in file "/a", line 4:\nNo rule to produce {} (if you use'
 NO_ACCESS = "no access (Permission denied); correct the permissions of the file and its folder"
-# Snakemake's name of an error, its message, and dpprobe's message.
+# Snakemake's error name, its message, and dpprobe's message.
 ERRORS = (
     (
         "OSError",
@@ -272,7 +272,7 @@ ERRORS = (
             ("paper-tables", "write paper_tables, or "),
             ("training_digits", "write heads_digits, or "),
             ("feature_digits", "write features_digits, or "),
-            ("fairness_digits", ""),  # not the audit, which has another purpose
+            ("fairness_digits", ""),  # not the audit's rule, which has another purpose
             ("zzz", ""),
         )
     ),

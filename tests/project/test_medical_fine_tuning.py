@@ -1,4 +1,4 @@
-"""The study of fine-tuning on chest radiographs: read and checked whole, without the data."""
+"""The study of fine-tuning on chest radiographs passes all checks without the data."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_it_is_checked_whole(
     for dataset in values["datasets"].values():
         place = Place(folder=Path(dataset["root"]), web=Mock(), hub=Mock(), patch=monkeypatch)
         BUILDERS[dataset["catalog"]](catalog.dataset_entry(dataset["catalog"]), place)
-        dataset |= {"expect": {"classes": 5}, "delta": 1e-3}  # of few rows
+        dataset |= {"expect": {"classes": 5}, "delta": 1e-3}  # the test data has few rows
     values["features"]["shards"] = 1
     with pytest.raises(ConfigError, match="batch_size (131072|262144) is above"):
         check_study(load_study(values), check_classes=False)
     for method in values["methods"].values():
         if isinstance(method.get("batch_size"), int):
             method["batch_size"] = 2
-    warnings = check_study(load_study(values), check_classes=False)  # few rows, without some labels
+    warnings = check_study(load_study(values), check_classes=False)  # the few rows lack some labels
     assert any("patient" in warning for warning in warnings), "one image is the unit here"

@@ -1,4 +1,4 @@
-"""The stand-in for CheXpert: what the catalog's entry reads of it, and the rules it follows."""
+"""The stand-in for CheXpert follows the rules of CheXpert's catalog entry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = 400
 
 @pytest.fixture(scope="module")
 def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder made of small pictures, each light above and dark below."""
+    """Returns a stand-in folder made of small pictures, light at the top and dark at the bottom."""
     root = tmp_path_factory.mktemp("standin")
     pictures = []
     for row in range(ROWS):
@@ -44,7 +44,7 @@ def test_the_catalog_reads_it(standin: Path, name: str) -> None:
     values: dict[str, Any] = yaml.safe_load((REPOSITORY / f"config/{name}.yaml").read_text())
     values["datasets"] = {"chexpert": values["datasets"]["chexpert"] | {"root": str(standin)}}
     values["backbones"] = {"pixels": {"family": "pixels"}}
-    del values["methods"]["sgd"]  # its batches are larger than this folder
+    del values["methods"]["sgd"]  # the batches of sgd are larger than this dataset
     study = load_study(values)
     check_study(study)
     dataset = study.datasets["chexpert"]

@@ -1,4 +1,4 @@
-"""docs/methods says what the code does: a card a head, its tables, its example, its picture."""
+"""docs/methods agrees with the code: one card per head, with its tables, example and picture."""
 
 from __future__ import annotations
 

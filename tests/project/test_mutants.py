@@ -1,4 +1,4 @@
-"""The faults of `tests/mutants.yaml` fit the code; `bench/mutants.py` tries them on the tests."""
+"""The faults of `tests/mutants.yaml` fit the code; `bench/mutants.py` runs the tests on them."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Nothing but `.ci/run` reads files beside the checkout."""
+"""Only `.ci/run` reads files outside the repository's folder."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-# What names a folder above the root, in code, in studies and in pages.
+# Patterns that name a folder above the root, in code, studies and pages.
 ABOVE = re.compile(r"""\b(?:REPOSITORY|ROOT|repository)\.parent\b|\.\./shared\b""")
-# The folders of a clone; a used checkout also has results, an environment and caches.
+# The folders of a fresh clone; a used one also contains results, an environment and caches.
 PLACES = (
     ".ci",
     ".github",
@@ -39,7 +39,7 @@ def names_a_neighbour(path: Path) -> bool:
     try:
         return ABOVE.search(path.read_text()) is not None
     except UnicodeDecodeError:
-        return False  # a picture
+        return False  # binary, such as a picture
 
 
 def test_a_path_above_the_root_is_noticed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The notebooks of docs/notebooks run from their first cell to their last, offline."""
+"""The notebooks of docs/notebooks run offline from the first cell to the last."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A working directory with the results of a small study; figures are closed."""
+    """Yields a working directory with the results of a small study; closes figures at the end."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plt, "show", lambda: None)
     write_results(tmp_path / "results", "1", "4", dataset="digits", backbone="pixels")
@@ -44,7 +44,7 @@ def run_cells(notebook: Path) -> list[Any]:
 
 
 def test_notebooks_are_valid_hold_no_output_and_link_to_files() -> None:
-    """An output would name the machine that made it, and differ at each run."""
+    """Stored outputs would name the machine, and change with each run."""
     assert [path.stem for path in NOTEBOOKS] == ["quickstart", "study_in_pandas"]
     for notebook in NOTEBOOKS:
         book = nbformat.read(notebook, as_version=4)

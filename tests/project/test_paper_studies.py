@@ -1,4 +1,4 @@
-"""Studies of papers use the numbers that the papers print."""
+"""Studies that reproduce papers use the numbers printed in the papers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_tramer_and_boneh_s_noise_comes_out_at_epsilon_3(
 
 @pytest.mark.parametrize("name", ["heads", "networks", "scattering"])
 def test_studies_of_the_leaderboard_have_its_epsilons_and_deltas(name: str) -> None:
-    """Of each published result that an entry says the study is for; per image, as there."""
+    """Covers each published result whose entry names the study; the unit of privacy is an image."""
     study = study_of(f"leaderboard_{name}")
     known, read = facts.read(), published.read_published()
     entries = known.by_number(read)

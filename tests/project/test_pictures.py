@@ -25,7 +25,7 @@ PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
 
 
 def shown(repository: Path) -> dict[Path, str]:
-    """Returns the alternative text of each picture that README or docs show."""
+    """Returns the alternative text of each picture that the README or the docs show."""
     pages = [repository / "README.md", *sorted((repository / "docs").rglob("*.md"))]
     return {
         (page.parent / address).resolve(): text
@@ -55,7 +55,7 @@ def test_pages_show_what_make_screenshots_makes(repository: Path) -> None:
         text = (repository / page).read_text(encoding="utf-8")
         found = [Path(address).name for _, address in PICTURE.findall(text) if "svg" not in address]
         assert sorted(found) == sorted(names)
-    # each view of MLflow has a heading; the default study has no view of baselines
+    # each view of MLflow has a heading; the default study has no baselines view
     assert len(found) == len(re.findall(r"^### \d\. ", text, flags=re.MULTILINE)) - 1
 
 
@@ -120,7 +120,7 @@ def test_snakemake_lists_every_rule_with_what_it_makes(repository: Path, tmp_pat
     assert names >= {exhibit.name for exhibit in EXHIBITS}
     measured = [analysis.measurement for analysis in load_analyses() if analysis.measurement]
     assert names >= {measurement.rule for measurement in measured}
-    # A rule without a `rule` line stands in the table of loops, so that a search finds it.
+    # A rule without a `rule` line is in the table of loops, so that a search finds the rule.
     files = [repository / "Snakefile", *(repository / "workflow").rglob("*.smk")]
     spelt = {
         name

@@ -1,4 +1,4 @@
-"""Commands that README and docs print: their options, targets of make and files exist."""
+"""Commands printed in README and docs use options, make targets and files that exist."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_there_are_commands_of_every_program() -> None:
     ids=" ".join,
 )
 def test_dpprobe_takes_the_options(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parses the words as the program does, and runs nothing."""
+    """Parses the words as the program does, but runs nothing."""
     usage = [word for word in words if not word.startswith("[") and not word.endswith("]")]
     monkeypatch.setattr("sys.argv", ["dpprobe", *(word.removesuffix("...") for word in usage)])
     parsed: list[argparse.Namespace] = []

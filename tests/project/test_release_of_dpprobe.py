@@ -1,4 +1,4 @@
-"""A version has one number in all files, and a tag is published only if a person turned it on."""
+"""All files have the same version number, and tags are published only after a person enables it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def workflow() -> Any:
 
 
 def command(jobs: dict[str, Any], tool: str) -> str:
-    """Returns the command of the workflow that runs a tool."""
+    """Returns the command with which the workflow runs a tool."""
     steps = (step for job in jobs.values() for step in job["steps"])
     (found,) = (step["run"] for step in steps if tool in step.get("run", ""))
     return str(found)
@@ -122,13 +122,13 @@ def test_a_tagged_clone_may_be_published(check: ModuleType) -> None:
 
 
 def test_pages_print_no_other_number_of_dpprobe() -> None:
-    """As commands and outputs that a reader compares with what is installed."""
+    """Readers compare the numbers in commands and outputs with the installed version."""
     patterns = (rf"\bdpprobe[ -=]+{NUMBER}", rf"\bv{NUMBER}\b")
     pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]
     found = {
         (page.name, number)
         for page in pages
-        if page.name != "CHANGELOG.md"  # which has all versions
+        if page.name != "CHANGELOG.md"  # the changelog lists all versions
         for pattern in patterns
         for number in re.findall(pattern, page.read_text(encoding="utf-8"))
     }
@@ -201,7 +201,7 @@ def test_a_tag_is_checked_as_the_workflow_does(
 
 
 def test_nothing_is_published_until_a_person_turns_it_on(jobs: dict[str, Any]) -> None:
-    """A repository variable that nobody set is empty, and no event but a tag starts a job."""
+    """An unset repository variable is empty, and only tags start a job."""
     off = {name for name, job in jobs.items() if job.get("if") == "vars.PUBLISH == 'true'"}
     assert off == {"build"}
     needing = set(off)
@@ -220,14 +220,14 @@ def test_only_the_jobs_that_publish_may_and_none_has_a_secret(jobs: dict[str, An
         "docs": {"id-token": "write", "pages": "write"},
     }
     assert {name for name, job in jobs.items() if "environment" in job} == {"publish", "docs"}
-    # what publishes runs no code of the repository
+    # the publishing job runs no code of the repository
     assert not [
         step for name in ("publish", "docs") for step in jobs[name]["steps"] if "run" in step
     ]
     text = (REPOSITORY / ".github/workflows/release.yml").read_text()
     assert not re.search(r"secrets\.|://|\bindex|\.org\b|-url", text)
     used = re.findall(r"uses: (\S+)(.*)", text)
-    # a tag of an action can be moved, a commit cannot
+    # the tag of an action can be moved, a commit cannot
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", name) for name, _ in used)
     assert all(re.fullmatch(r" # v\d+\.\d+\.\d+", note) for _, note in used)
     of_ci = (REPOSITORY / ".github/workflows/ci.yml").read_text()

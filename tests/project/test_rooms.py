@@ -1,7 +1,7 @@
-"""The package's rooms stand in one order, and nothing imports against it.
+"""The package's rooms (its top-level folders) are in a fixed order, and imports follow the order.
 
-The order is the table of docs/architecture.md. Imports within functions and those for type checkers
-count like the others: a circle is a circle wherever it hides.
+docs/architecture.md has the table of this order. Imports within functions and imports for type
+checkers count like all others: they create import cycles too.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import pytest
 from tests.support.programs import run_program
 
 ROOT = "dpprobe"
-# The command line and the public names stand above everything, though their files lie at the root.
+# The command line and the public names may import every room; their files are at the root.
 ENTRY_POINTS = {"dpprobe.__main__", "dpprobe"}
 HALL = "dpprobe.release."
 
 
 @dataclass(frozen=True)
 class Import:
-    """One module of ours that imports another."""
+    """An import of one dpprobe module by another."""
 
     importer: str
     imported: str
@@ -36,21 +36,21 @@ class Import:
 
 
 def rooms(repository: Path) -> list[str]:
-    """The rooms in their order, as the page lists them."""
+    """Returns the rooms in the order of the page's table."""
     page = (repository / "docs/architecture.md").read_text()
     table = page.partition("## The rooms")[2].partition("\n## ")[0]
     return re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
 
 
 def room_of(module: str) -> str:
-    """The root's modules are in the room `dpprobe`."""
+    """Returns the room of a module; the root's modules are in the room `dpprobe`."""
     parts = module.split(".")
     package = Path(__file__).resolve().parents[2] / "src" / parts[0] / (parts[1:2] or [""])[0]
     return parts[1] if len(parts) > 1 and package.is_dir() else ROOT
 
 
 def modules(repository: Path) -> dict[str, Path]:
-    """Every module of the package by its dotted name."""
+    """Returns every module of the package by its dotted name."""
     source = repository / "src"
     named = {}
     for path in sorted((source / ROOT).rglob("*.py")):
@@ -60,7 +60,7 @@ def modules(repository: Path) -> dict[str, Path]:
 
 
 def imports_of(module: str, path: Path, known: dict[str, Path]) -> Iterator[Import]:
-    """The modules of ours that a file imports, at its top or anywhere below."""
+    """Yields the dpprobe modules that a file imports, at the top level or anywhere below."""
     tree = ast.parse(path.read_text())
     functions = [
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -116,11 +116,11 @@ def test_no_module_imports_itself_round_a_circle(imports: list[Import]) -> None:
     for item in imports:
         if item.importer != item.imported:
             edges.setdefault(item.importer, set()).add(item.imported)
-    TopologicalSorter(edges).prepare()  # its CycleError names the modules of a circle
+    TopologicalSorter(edges).prepare()  # its CycleError names the modules of a cycle
 
 
 def test_files_and_folders_of_release_import_in_one_direction(imports: list[Import]) -> None:
-    """A folder counts as one, so that what writes documents is not called by what it calls."""
+    """A folder counts as one: code that writes documents is not called by code that it calls."""
     edges: dict[str, set[str]] = {}
     for item in imports:
         if item.importer.startswith(HALL) and item.imported.startswith(HALL):
@@ -145,7 +145,7 @@ def test_a_release_part_imports_no_other_part(imports: list[Import]) -> None:
 
 
 def test_an_import_within_a_function_says_why(repository: Path, imports: list[Import]) -> None:
-    """Only heavy libraries are worth one: a comment stands on it, or above imports in a row."""
+    """Only heavy libraries justify it; a comment says why, on it or above several such imports."""
     known = modules(repository)
     silent = []
     for item in imports:
@@ -161,7 +161,7 @@ def test_an_import_within_a_function_says_why(repository: Path, imports: list[Im
 
 
 def test_no_module_of_results_imports_torch() -> None:
-    """Code that only reads results need not wait for it."""
+    """Code that only reads results must not wait for torch."""
     program = """
 import importlib, pkgutil, sys
 from dpprobe import results
@@ -183,7 +183,7 @@ def test_the_page_names_files_that_exist(repository: Path) -> None:
 
 
 def test_every_unit_test_is_named_after_its_module(repository: Path) -> None:
-    """tests/unit/<room>/test_<module>[_<aspect>].py tests src/dpprobe/<room>/<module>.py."""
+    """A unit test's path is tests/unit/<room>/test_<module>[_<aspect>].py."""
     unit, source = repository / "tests/unit", repository / "src" / ROOT
     strays = []
     for path in sorted(unit.rglob("test_*.py")):
@@ -195,15 +195,15 @@ def test_every_unit_test_is_named_after_its_module(repository: Path) -> None:
     assert strays == []
 
 
-# What somebody reads to trust one door: the most lines of the modules that it imports when it runs,
-# also within functions. Examples of docstrings do not count. An edge that breaks a limit is a
-# decision: raise the limit, and say why.
+# Code to read before trusting an entry point: the most lines of the modules that it imports at run
+# time, also within functions. Examples in docstrings do not count. To add an import that exceeds a
+# limit, raise the limit and give a reason.
 EXAMPLE = re.compile(r'\n *Example:\n.*?(?=\n *""")', re.DOTALL)
 DOORS = {
     "release.ledger.ledger": 7_200,
     "release.verification.verify": 14_500,
-    "release.predict": 13_500,  # it reads parts and tensors of other programs
-    "release.bundle": 4_600,  # a plan refuses in whole sentences
+    "release.predict": 13_500,  # it reads parts and tensors from other programs
+    "release.bundle": 4_600,  # a plan explains each refusal in full sentences
     "features.feature_store": 2_600,
     "heads.fit": 8_500,
     "training.head_job": 23_300,

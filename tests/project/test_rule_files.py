@@ -1,4 +1,4 @@
-"""A rule file imports what it uses, and an analysis is found by a search for its rule's name."""
+"""A rule file imports what it uses, and a search for a rule's name finds its analysis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IMPORT = re.compile(r"^ *(?:from [\w.]+ import (?:\([^)]*\)|.+)|import .+)\n", r
 
 
 def list_imported(text: str) -> list[str]:
-    """Lists the names that a rule file's imports bind."""
+    """Returns the names that a rule file's imports bind."""
     return [
         alias.asname or alias.name.partition(".")[0]
         for found in IMPORT.findall(text)
@@ -29,7 +29,7 @@ def list_imported(text: str) -> list[str]:
 
 
 def find_used(text: str) -> set[str]:
-    """Finds the names that a rule file uses, also within f-strings; attributes do not count."""
+    """Returns the names that a rule file uses, also within f-strings; attributes do not count."""
     before, used = "", set()
     for token in tokenize.generate_tokens(io.StringIO(IMPORT.sub("", text)).readline):
         if token.type == tokenize.NAME and before != ".":

@@ -1,4 +1,4 @@
-"""The JSON schema of a study: the one in the repository, and what it accepts."""
+"""The JSON schema of a study in the repository is up to date, and accepts all studies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.small_study import STUDY, changed
 
 @pytest.fixture(scope="module")
 def validator() -> Validator:
-    """The schema, itself checked once; `jsonschema.validate` checks it for every study."""
+    """Returns a validator with a checked schema; `jsonschema.validate` would check it each time."""
     schema = study_schema()
     of_draft = jsonschema.validators.validator_for(schema)
     of_draft.check_schema(schema)

@@ -1,4 +1,4 @@
-"""The docs: every page has a place on the site, and its links lead somewhere."""
+"""Every page of the docs is in the site's navigation, and all links have a target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conftest import REPOSITORY
 from tests.support.programs import run_program
 from tests.support.script_modules import load_script
 
-# mkdocs is not of the environment: `make docs` has one for it.
+# The environment has no mkdocs: `make docs` creates an environment with it.
 MKDOCS = REPOSITORY / "build/docs_environment/bin/mkdocs"
 
 
@@ -110,7 +110,7 @@ def test_files_that_pages_link_are_of_the_site(site: ModuleType, tmp_path: Path)
 
 
 def write_small_site(folder: Path, text: str) -> None:
-    """Writes what the site is built of, with few pages; the text is on its home page."""
+    """Writes the inputs of the site, with few pages; `text` is on the home page."""
     settings, _, _ = (REPOSITORY / "mkdocs.yml").read_text().partition("nav:\n")
     (folder / "mkdocs.yml").write_text(settings)
     (folder / "docs").mkdir()

@@ -1,4 +1,4 @@
-"""The Slurm profile's commands against answers of a fake Slurm; tests/slurm has a real one."""
+"""Tests the Slurm profile's commands with a fake Slurm; tests/slurm has a real one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROFILE = Path(__file__).resolve().parents[2] / "profiles/slurm"
 COMMANDS_OF_PROFILE = PROFILE.parents[1] / "tests/support/profile_commands.py"
 COMMANDS = ("squeue", "sacct", "scancel", "sbatch")
 TOKEN = "0123456789abcdef"
-# Prints <command>.out, or fails with <command>.error; notes down how it was called.
+# Prints <command>.out, or fails with <command>.error; records each call.
 FAKE = """#!/bin/sh
 name=${0##*/}; here=${0%/*}
 echo "$name $*" >>"$here/calls"
@@ -66,7 +66,7 @@ class Slurm:
         return {**os.environ, "PATH": path, **variables}
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command in a process of its own, forked from one that has imported it."""
+        """Runs a command in a new process, forked from a process that has imported the command."""
         files = {name: str(self.bin.parent / name) for name in ("output", "errors")}
         status = self.ask(
             {"words": words, "folder": str(self.folder), "environment": self.environment(), **files}
@@ -75,14 +75,14 @@ class Slurm:
         return subprocess.CompletedProcess(words, status, output, errors)
 
     def start(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command as Snakemake does, by its first line."""
+        """Runs a command as Snakemake does, as an executable file."""
         return self.call(PROFILE / words[0], *words[1:], **variables)
 
     def call(self, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         return run_program(words, cwd=self.folder, env=self.environment(**variables), check=False)
 
     def status(self, job: str = "17", **variables: str) -> tuple[str, str]:
-        """Returns what status.py prints and notes, asked anew, not from an answer a moment old."""
+        """Returns the output and messages of a new call of status.py, without its cached answer."""
         (self.state / "queue").unlink(missing_ok=True)
         (self.state / "outage").unlink(missing_ok=True)
         run = functools.partial(self.start, **variables) if variables else self.run
@@ -106,7 +106,7 @@ class Slurm:
 
 @pytest.fixture(scope="module")
 def ask() -> Iterator[Callable[[dict[str, Any]], int]]:
-    """Has a command run, and returns its exit status."""
+    """Yields a function that runs a command and returns its exit status."""
     with subprocess.Popen(
         [sys.executable, "-S", "-E", COMMANDS_OF_PROFILE, PROFILE],
         stdin=subprocess.PIPE,
@@ -144,7 +144,7 @@ def line(state: str = "RUNNING", job: str = "17", reason: str = "None") -> str:
     return f"{job}|{state}|{int(time.time())}|dpprobe.train.a|{reason}|dpprobe:w:v:tmp.x:{TOKEN}"
 
 
-# States of Slurm that a job runs or waits in, and why; those in which it can never run; its ends.
+# Slurm states: running or waiting, with reasons; unable to ever run; ended.
 WAITS = (
     *(("RUNNING", "None"), ("COMPLETING", "None"), ("SUSPENDED", "None"), ("REQUEUED", "None")),
     *(("PENDING", why) for why in ("None", "Priority", "Resources", "BeginTime")),
@@ -200,7 +200,7 @@ def test_how_a_job_ended_is_told_with_what_to_write(slurm: Slurm, state: str) ->
     assert slurm.status() == ("failed\n", said)
     assert slurm.calls("scancel") == []
     slurm.record()
-    (slurm.folder / "x.log").touch()  # a job may never have started
+    (slurm.folder / "x.log").touch()  # the log is missing if a job never started
     assert slurm.status() == ("failed\n", f"{said.rstrip()}; log: x.log\n")
 
 
@@ -232,7 +232,7 @@ def test_its_own_exit_code_decides(slurm: Slurm) -> None:
 
 
 def test_what_an_earlier_job_of_the_same_id_wrote_is_not_believed(slurm: Slurm) -> None:
-    """Ids come again if slurmctld lost its state, or a folder came from another cluster."""
+    """Job ids repeat if slurmctld loses its state, or if a folder comes from another cluster."""
     slurm.says("squeue", line("PENDING"))
     for content in (f"0 {TOKEN[::-1]}\n", "0\n", ""):
         (slurm.state / "17.exit").write_text(content)
@@ -250,7 +250,7 @@ def test_a_failed_job_on_a_node_that_hangs_has_failed(slurm: Slurm) -> None:
 
 
 def test_a_full_disk_is_no_end(slurm: Slurm) -> None:
-    """Root may write anywhere: a folder in the place of each file refuses in the same way."""
+    """Root may write anywhere, so a folder in place of each file makes writing fail."""
     slurm.says("squeue", line())
     for name in ("queue", "outage", "outage.noted"):
         (slurm.state / name).mkdir()
@@ -275,7 +275,7 @@ def test_a_file_servers_clock_does_not_matter(slurm: Slurm) -> None:
 
 @pytest.mark.parametrize("state", ["", "RUNNING", "PENDING"])
 def test_a_job_that_squeue_lost_is_cancelled_after_a_minute(slurm: Slurm, state: str) -> None:
-    """A database that takes a lost job for running is not believed."""
+    """The job is lost even if the accounting database still lists it as running."""
     if state:
         slurm.says("sacct", state)
     slurm.refuses("scancel", "scancel: error: Kill job error on job id 17: Invalid job id")
@@ -318,7 +318,7 @@ def test_comments_of_other_jobs_may_hold_anything(slurm: Slurm) -> None:
 
 
 def test_a_query_outlives_the_end_of_a_session(slurm: Slurm) -> None:
-    """Squeue is asked while every process of the run gets the signal, and answers all the same."""
+    """Each process of the run gets the signal while squeue is called, and squeue still answers."""
     shell = (slurm.bin / "squeue").read_text()
     (slurm.bin / "squeue").write_text(shell + "kill -HUP $PPID $$; kill -TERM $PPID $$\n")
     slurm.says("squeue", line())
@@ -343,7 +343,7 @@ cd /somewhere && python -m snakemake --snakefile {snakefile} --target-jobs train
 
 
 def script(slurm: Slurm, *, folder: str = "tmp.new", more: str = "", **changes: Any) -> Path:
-    """A jobscript as Snakemake writes it, with more words for its Snakemake."""
+    """Writes a jobscript as Snakemake does; `more` is added to the options of Snakemake."""
     properties = {
         "type": "single",
         "rule": "train",
@@ -363,7 +363,7 @@ def script(slurm: Slurm, *, folder: str = "tmp.new", more: str = "", **changes: 
         snakefile.write_text("rule all:\n")
     text = SCRIPT.format(properties=json.dumps(properties), snakefile=snakefile)
     path.write_text(f"{text.rstrip()} {more}\n")
-    (path.parent / "watched").touch()  # no watcher
+    (path.parent / "watched").touch()  # prevents a watcher
     return path
 
 
@@ -372,7 +372,7 @@ def submitted(slurm: Slurm, path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def left_behind(slurm: Slurm, *, shown: str | None = None, **changes: Any) -> str:
-    """Submits job 18, which its run leaves behind; its comment, though squeue may show another."""
+    """Submits job 18 and leaves it behind; returns its comment (squeue shows `shown` if given)."""
     submitted(slurm, script(slurm, folder="tmp.old", **changes))
     call = slurm.calls("sbatch")[0]
     (name,) = re.findall(r"--job-name=(\S+)", call)
@@ -383,7 +383,7 @@ def left_behind(slurm: Slurm, *, shown: str | None = None, **changes: Any) -> st
 
 
 def let_scancel_work(slurm: Slurm) -> None:
-    """Empties the queue with the first job that is cancelled."""
+    """Makes the first scancel empty the queue."""
     (slurm.bin / "scancel").write_text(FAKE + f': >"{slurm.bin}/squeue.out"\n')
 
 
@@ -410,12 +410,12 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
         ({"gpu": 0, "gres": ""}, []),
         ({"gpu": 0, "gres": "lscratch:50"}, ["--gres=lscratch:50"]),
         ({"gpu": 1, "gres": "lscratch:50"}, ["--gres=gpu:1,lscratch:50"]),
-        # whoever names the GPU has asked for it
+        # a `gres` that names a GPU already requests it
         ({"gpu": 1, "gres": "lscratch:50,gpu:a100:1"}, ["--gres=lscratch:50,gpu:a100:1"]),
         ({"gpu": 1, "gpu_model": "a100"}, ["--gres=gpu:a100:1"]),
         ({"gpu": 0, "gpu_model": "a100"}, []),
         ({"slurm_partition": "main"}, ["--partition=main"]),
-        # jobs with a GPU go to its partition, others do not
+        # only jobs with a GPU go to the GPU partition
         (
             {"gpu": 1, "slurm_partition": "main", "gpu_partition": "cards"},
             ["--gres=gpu:1", "--partition=cards"],
@@ -428,7 +428,7 @@ def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
 def test_devices_and_partitions_are_one_option_each(
     slurm: Slurm, resources: dict[str, Any], words: list[str]
 ) -> None:
-    """sbatch takes the last of two: a job with scratch from `default-resources` had no GPU."""
+    """sbatch uses the last of two --gres: with scratch in `default-resources`, a job got no GPU."""
     submitted(slurm, script(slurm, resources=resources))
     (call,) = slurm.calls("sbatch")
     assert [word for word in call.split() if word.startswith(("--gres", "--partition"))] == words
@@ -436,7 +436,7 @@ def test_devices_and_partitions_are_one_option_each(
 
 @pytest.mark.parametrize(("gpu", "limit"), [(0, "--cores 2 "), (1, "--cores 2 --resources gpu=1 ")])
 def test_a_group_uses_what_it_asked_for(slurm: Slurm, gpu: int, limit: str) -> None:
-    """A job alone has its threads; Snakemake would give a group all CPUs of a node."""
+    """A single job uses its own threads; for a group, Snakemake would use all CPUs of a node."""
     asked = {"mem_mb": 500, "gpu": gpu}
     submitted(slurm, script(slurm, resources=asked))
     assert "--cores all --attempt" in (slurm.bin / "script").read_text()
@@ -451,7 +451,7 @@ def test_a_group_uses_what_it_asked_for(slurm: Slurm, gpu: int, limit: str) -> N
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_job_needs_nothing_in_the_folder_of_its_snakemake(slurm: Slurm, many: bool) -> None:
-    """An error that ends Snakemake removes the folder while jobs wait in the queue."""
+    """If Snakemake ends with an error, it removes the folder while jobs wait in the queue."""
     path = script(slurm)
     folder, names = str(path.parent), ["in/a", "in/b c"]
     waits = "--wait-for-files " + " ".join(map(repr, [folder, *names]))
@@ -471,7 +471,7 @@ def test_a_job_needs_nothing_in_the_folder_of_its_snakemake(slurm: Slurm, many: 
 
 @pytest.mark.parametrize("shown", [None, "(null)"])
 def test_what_an_earlier_run_left_is_taken_over(slurm: Slurm, shown: str | None) -> None:
-    """Only if it is the same; notes in .snakemake/slurm stand for comments that a site drops."""
+    """Takes over an identical job; notes in .snakemake/slurm replace comments that a site drops."""
     comment = left_behind(slurm, shown=shown)
     result = submitted(slurm, script(slurm))
     assert "is taken over" in result.stderr
@@ -492,14 +492,14 @@ def test_a_job_of_older_code_is_cancelled(slurm: Slurm) -> None:
 
 
 def ask_for(names: str) -> dict[str, Any]:
-    """What Snakemake says of the job of one file, or of a group of more."""
+    """Returns Snakemake's properties for the job of one file, or for a group of several."""
     kind = {"type": "group", "groupid": "small", "jobid": names} if len(names) > 1 else {}
     return {"output": [f"out/{name}" for name in names], "wildcards": {"name": names}, **kind}
 
 
 FILE, OTHER = ["out/a"], {"log": ["other/logs/a.log"], "output": ["other/a"], "params": {"x": 1}}
 GROUPS = [{"type": "group", "groupid": "small", "jobid": f"{name}0000000"} for name in "ab"]
-# The jobs left behind, the jobs submitted now, and whether the first is cancelled.
+# The jobs left behind, the jobs submitted now, and if the left-behind job is cancelled.
 LEFT_BEHIND: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
     ({}, {"params": {"x": 1}}, True),
     ({}, OTHER, False),
@@ -519,9 +519,9 @@ LEFT_BEHIND: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
 def test_what_was_left_behind_is_cancelled_where_it_makes_a_file_that_is_asked_for(
     slurm: Slurm, left: dict[str, Any], wanted: dict[str, Any], cancelled: bool
 ) -> None:
-    """The next run's groups, and so their names, are others, and another study is left alone.
+    """The next run has other groups with other names; jobs of another study are not cancelled.
 
-    Snakemake lists no outputs of more than a hundred: such a group is known by its rules.
+    Snakemake lists at most a hundred outputs: a larger group is recognised by its rules.
     """
     left_behind(slurm, **left)
     let_scancel_work(slurm)
@@ -544,7 +544,7 @@ def test_a_job_of_a_snakemake_that_still_runs_is_not_cancelled(slurm: Slurm) -> 
         assert result.returncode == 1
         assert "another Snakemake" in result.stderr
         assert not slurm.calls("scancel")
-        # a process that got its number later
+        # a later process has the same process id
         let_scancel_work(slurm)
         watched.write_text(f"{process.pid} 1 {boot}")
         submitted(slurm, script(slurm, params={"x": 1}))
@@ -552,7 +552,7 @@ def test_a_job_of_a_snakemake_that_still_runs_is_not_cancelled(slurm: Slurm) -> 
     assert slurm.calls("scancel") == ["scancel 18"]
 
 
-# The state of the first job, its exit code, what became of its files, and whether it is taken over.
+# The state of the first job, its exit code, what happened to its files, and if it is taken over.
 FIRST_JOBS = [
     ("RUNNING", None, "", True),
     ("RUNNING", None, "younger input", False),
@@ -608,7 +608,7 @@ def test_what_may_stand_for_a_new_job(
 def test_a_job_whose_files_another_has_made_since_stands_for_nothing(
     slurm: Slurm, remembered: bool
 ) -> None:
-    """Its end was never reported; then the study was changed, and changed back."""
+    """The end of job 18 was never reported; then the study was changed, and changed back."""
     (slurm.folder / "out").mkdir()
     (slurm.folder / "out/a").touch()
     lines = []
@@ -642,7 +642,7 @@ def test_options_that_do_not_change_a_result_do_not_matter(slurm: Slurm) -> None
 def test_a_study_counts_by_its_parameters_and_its_file_only_if_a_person_wrote_it(
     slurm: Slurm, place: str, taken: bool
 ) -> None:
-    """A study with an epsilon more has another snapshot, and the same job for all others."""
+    """Adding an epsilon changes the study's snapshot, but none of its other jobs."""
     left_behind(slurm, more=f"--configfiles /a/{place.format('first')}")
     let_scancel_work(slurm)
     again = script(slurm, more=f"--configfiles /a/{place.format('second')}")
@@ -751,7 +751,7 @@ def test_a_refusal_is_told_at_once(slurm: Slurm) -> None:
     result = submitted(slurm, script(slurm))
     assert result.returncode == 1
     assert "dpprobe.train.a was not submitted: sbatch: error: invalid partition" in result.stderr
-    # a run's last lines, which tell each failed job's cause, are read from there
+    # at its end a run reads each failed job's cause from the log
     log = (slurm.folder / "logs/a.log").read_text()
     assert last_error(log) == "not submitted: sbatch: error: invalid partition specified: nowhere"
 
@@ -761,14 +761,14 @@ def test_a_refusal_is_told_at_once(slurm: Slurm) -> None:
     [
         ("", ("main*|2", "main*|1+", "large|64"), 2),
         ("large,main", ("main*|2", "large|3", "other|64"), 3),
-        ("large", ("main*|2", "large|64"), None),  # another reason: refused
+        ("large", ("main*|2", "large|64"), None),  # refused for another reason
         ("", ("sinfo: error",), None),
     ],
 )
 def test_a_job_asks_for_no_more_cpus_than_its_partition_has(
     slurm: Slurm, partition: str, nodes: tuple[str, ...], most: int | None
 ) -> None:
-    """The profile asks 4 CPUs of each job that decodes images."""
+    """The profile requests 4 CPUs for each job that decodes images."""
     (slurm.bin / "sinfo").write_text(FAKE)
     (slurm.bin / "sinfo").chmod(0o755)
     slurm.says("sinfo", *nodes)
@@ -785,7 +785,7 @@ def test_a_job_asks_for_no_more_cpus_than_its_partition_has(
 
 
 def test_a_job_larger_than_every_node_is_refused_once_with_the_remedy(slurm: Slurm) -> None:
-    """The profile asks 4 CPUs of a node that has 2: no retry can help."""
+    """The profile requests 4 CPUs on a node that has 2, so no retry can help."""
     slurm.refuses(
         "sbatch",
         "sbatch: error: CPU count per node can not be satisfied\n"
@@ -804,7 +804,7 @@ def test_a_job_larger_than_every_node_is_refused_once_with_the_remedy(slurm: Slu
 
 
 def until_it_watches(watcher: subprocess.Popen[bytes]) -> None:
-    """Waits until the watcher has changed what signals do to it, which it does before all else."""
+    """Waits until the watcher has set up its signals, which it does first."""
     status = Path(f"/proc/{watcher.pid}/status")
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -831,14 +831,14 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
         os.utime(slurm.state / name, (time.time() - age,) * 2)
     with subprocess.Popen(["sleep", "100"]) as snakemake:
         words = [sys.executable, str(PROFILE / "watch.py"), str(snakemake.pid), "tmp.run"]
-        # as submit.py starts it: signals wait until the watcher has said what they do
+        # as in submit.py: signals are blocked until the watcher has set up their handling
         signals = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         watcher = subprocess.Popen(
             words,
             cwd=slurm.folder,
             env=slurm.environment(),
-            # as in a terminal, also where the tests run in a script's background, which ignores it
+            # as in a terminal; tests in a script's background would ignore SIGINT
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
@@ -853,7 +853,7 @@ def test_the_watcher_cancels_what_is_left_unless_snakemake_was_killed(
     assert {path.name for path in slurm.state.iterdir()} == {"7.exit", "17.json"}, "old notes go"
 
 
-# A setting in the profile's comments, or an entry of one.
+# A setting in the profile's comments, or an entry of a setting.
 SETTING = re.compile(
     r"(?m)^( *)# ((?:  )+[\w-]+:.*|[a-z]+[-_][a-z-]+:.*|(?:qos|tmpdir|groups|resources):.*)$"
 )
@@ -865,7 +865,7 @@ SETTING = re.compile(
 def test_what_the_profile_has_in_comments_works_without_the_signs(
     slurm: Slurm, shards: bool, groups: set[str]
 ) -> None:
-    """Each sign is taken with the space behind it, from one of the two blocks of groups."""
+    """Removes each comment sign and the space after it, for one of the two blocks of groups."""
     written = (PROFILE / "config.yaml").read_text()
     text, block = written.split("# This group extracts four short shards")
     if shards:
@@ -885,6 +885,6 @@ def test_what_the_profile_has_in_comments_works_without_the_signs(
 
 def test_the_profiles_commands_find_a_python_in_any_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setenv(USER_PATH, "/somewhere")  # is put back after the test
+    monkeypatch.setenv(USER_PATH, "/somewhere")  # monkeypatch restores it after the test
     put_python_on_path()
     assert Path(shutil.which("python3") or "").parent == Path(sys.executable).parent

@@ -1,4 +1,4 @@
-"""Parts of Snakemake that are replaced: few, each with its upstream thread and its test."""
+"""Few parts of Snakemake are replaced, each with a link to its upstream thread and a test."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-MOST = 9  # with settings and blocks of a run
+MOST = 9  # includes settings and blocks of a run
 MOST_METHODS = 4
-# What a class or an object of Snakemake has is replaced by an assignment, or changed from outside.
+# Finds attributes of Snakemake's classes and objects that are assigned or changed from outside.
 REPLACED = re.compile(
     r"^\s*((?:[A-Z]\w+|workflow|logger)(?:\.\w+)+)(?: = |\.add\(|\.addFilter\()", re.MULTILINE
 )
@@ -19,7 +19,7 @@ TEST = re.compile(r"(tests/[\w/]+\.py)(?:::(\w+))?")
 
 
 def find_patches(repository: Path) -> dict[str, str]:
-    """Maps what is replaced to the comments before the function, or the line, that replaces it."""
+    """Maps each replaced part to the comments before the function, or line, that replaces it."""
     patches = {}
     for path in [path for place in PLACES for path in repository.glob(place)]:
         text = path.read_text()

@@ -1,4 +1,4 @@
-"""Files that hosts and the Snakemake workflow catalog expect in fixed places."""
+"""Files that hosts and the Snakemake workflow catalog expect at fixed paths exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read(path: Path) -> Any:
 
 
 def test_the_catalog_finds_what_it_asks_for(repository: Path) -> None:
-    """The keys of snakemake-workflow-catalog's source/docs/about/adding_workflows.md."""
+    """Keys are from snakemake-workflow-catalog's source/docs/about/adding_workflows.md."""
     usage = read(repository / ".snakemake-workflow-catalog.yml")["usage"]
     assert usage["mandatory-flags"].keys() == {"desc", "flags"}
     stack = usage["software-stack-deployment"]
@@ -35,7 +35,7 @@ def test_the_catalog_finds_what_it_asks_for(repository: Path) -> None:
 def test_the_default_study_is_also_where_snakedeploy_looks(repository: Path) -> None:
     link = repository / "config/config.yaml"
     assert link.is_symlink()
-    # a relative link inside the clone, which a copy of the clone keeps
+    # a relative link within the clone also works in a copy of the clone
     assert str(link.readlink()) == "../config.yaml"
 
 
@@ -44,7 +44,7 @@ def test_the_examples_of_the_configuration_page_are_studies(repository: Path) ->
     whole, *blocks = map(yaml.safe_load, BLOCK.findall(text))
     assert load_study(whole).epsilons == ("0.5", "1", "2", "4", "8")
     assert len(blocks) == 7
-    for block in blocks:  # a reader adds one after the other
+    for block in blocks:  # a reader adds them one by one
         whole |= block
         load_study(whole)
 
@@ -70,7 +70,7 @@ def test_the_public_check_is_the_script(repository: Path) -> None:
     assert job["timeout-minutes"] == 90
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
     assert os.access(repository / ".ci/run", os.X_OK)
-    # a tag of an action can be moved, a commit cannot
+    # the tag of an action can be moved, a commit cannot
     used = [step["uses"] for step in job["steps"] if "uses" in step]
     assert used
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", name) for name in used)
@@ -100,14 +100,14 @@ def test_the_issue_form_asks_and_warns(repository: Path) -> None:
 def test_system_packages_are_installed_as_root_or_by_sudo(
     repository: Path, tmp_path: Path, user: str, sudo: bool, words: str
 ) -> None:
-    """Stand-ins say what they are called with, so that nothing is installed."""
+    """Stand-ins print how they are called, so that nothing is installed."""
     stand_ins = {"id": f"echo {user}", "apt-get": 'echo apt-get "$@"'}
     stand_ins["sudo"] = 'echo sudo "$@"; shift; "$@"' if sudo else "exit 1"
     for name, text in stand_ins.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     script = repository / "tests/install_system_packages.sh"
-    # a folder with the programs that the script needs, without those that the part needs
+    # a folder with the programs that the script itself needs, without those that it installs
     (tmp_path / "env").symlink_to("/usr/bin/env")
     text = script.read_text()
     added = 'PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"'

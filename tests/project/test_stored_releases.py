@@ -1,7 +1,7 @@
 """Bundles of every earlier version verify, predict as before, and reveal edits.
 
-`tests/stored/releases/<version>/<kind>.zip` is what `tests/support/make_stored_releases.py` made
-with the code of that version.
+`tests/support/make_stored_releases.py` made `tests/stored/releases/<version>/<kind>.zip` with
+the code of the version.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from tests.support.make_stored_releases import ABOUT, KINDS, PREDICTIONS, SUMS_F
 RELEASES = REPOSITORY / "tests/stored/releases"
 VERSIONS = sorted(path.name for path in RELEASES.iterdir() if path.is_dir())
 ZIPS = sorted(RELEASES.glob("*/*.zip"))
-# A kind of each family of backbones that ONNX files can contain.
+# One kind for each family of backbones that ONNX files can contain.
 FAMILIES = ("network", "vectors")
-# Columns of predictions that name the version that predicts.
+# Columns of predictions that contain the version of dpprobe.
 OF_THE_VERSION = {"dpprobe"}
 
 Place = tuple[str | int, ...]
@@ -55,7 +55,7 @@ Change = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Stored:
-    """An unpacked zip: `folder` holds the bundle, its predecessors, and what commands need."""
+    """An unpacked zip: `folder` contains the bundle, its predecessors and inputs of commands."""
 
     version: str
     kind: str
@@ -83,7 +83,7 @@ class Stored:
 
     @property
     def weights(self) -> list[object]:
-        """The options of commands that compute with the backbone."""
+        """Returns the options with which commands find the backbone's weights."""
         checkpoint = self.locate("checkpoint")
         return ["--checkpoint", checkpoint] if checkpoint else []
 
@@ -109,7 +109,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Stored:
 
 @pytest.fixture(autouse=True, scope="module")
 def _compile_templates_once() -> Iterator[None]:
-    """Keeps the compiled templates of model card and page: compiling takes most of a check."""
+    """Compiles the templates of model card and page only once: compiling takes most of a check."""
     compiled: dict[Any, Any] = {}
     compile_template = jinja2.Environment.compile
 
@@ -175,7 +175,7 @@ def test_it_verifies(stored: Stored) -> None:
 def test_it_predicts_what_its_version_predicted(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(stored.folder)  # the ids of rows are the paths of their files
+    monkeypatch.chdir(stored.folder)  # ids are file paths
     words = [*stored.about["inputs"], "--output", "now.csv", "--device", "cpu", *stored.weights]
     assert run_main(monkeypatch, "predict", stored.about["bundle"], *words) == 0
     before, now = read_rows(Path(PREDICTIONS)), read_rows(Path("now.csv"))
@@ -186,7 +186,7 @@ def test_it_predicts_what_its_version_predicted(
 
 
 def assert_same_row(old: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Compares all columns that the older version knew."""
+    """Compares all columns that the older version wrote."""
     for column, value in old.items():
         if column.startswith(("probability_", "score_")):
             assert float(new[column]) == pytest.approx(float(value), abs=1e-5), column
@@ -242,7 +242,7 @@ def test_its_onnx_file_predicts_the_same(
 
 
 def transform_inputs(stored: Stored) -> npt.NDArray[Any]:
-    """Returns what the network of an ONNX file takes: vectors, or images as bytes."""
+    """Returns the inputs of an ONNX file's network: vectors, or images as bytes."""
     paths = [stored.folder / name for name in stored.about["inputs"]]
     if paths[0].suffix == ".npy":
         return np.concatenate([np.load(path) for path in paths])
@@ -261,8 +261,8 @@ def scale(factor: float) -> Change:
     return lambda value: value * factor
 
 
-# The facts that people read first, and what somebody might write instead. That every other edit is
-# noticed too is tested in `verification/test_verify.py` and `test_verify_edited_parts.py`.
+# The facts that people read first, with false values. `verification/test_verify.py` and
+# `test_verify_edited_parts.py` test that every other edit is noticed too.
 EDITS: dict[Place, Change] = {
     ("format_version",): lambda _: 99,
     ("private",): lambda _: False,
@@ -283,12 +283,12 @@ EDITS: dict[Place, Change] = {
     ("sites", "smallest_share"): scale(0.5),
     ("parts", "classes"): lambda digest: digest[::-1],
 }
-# The newest releases of each version of statements: for time, edits are tried in these alone.
+# The newest releases of each statement version: edits are tried only in these, to save time.
 EDITED = [path for path in ZIPS if path.parent.name in ("429d023c", "e0a20a62", VERSIONS[-1])]
 
 
 def edit(values: Mapping[str, Any], place: Place, change: Change) -> dict[str, Any] | None:
-    """Returns the values with one fact changed; None if they do not state that fact."""
+    """Returns the values with one fact changed; None if the values do not contain the fact."""
     edited = copy.deepcopy(dict(values))
     inner: Any = edited
     *parents, key = place
@@ -303,7 +303,7 @@ def edit(values: Mapping[str, Any], place: Place, change: Change) -> dict[str, A
 
 @pytest.mark.parametrize("path", EDITED, ids=name_zip)
 def test_edited_facts_are_refused(path: Path, tmp_path: Path) -> None:
-    """Hashes are written anew, and neither the signer's key nor the weights are used."""
+    """Hashes are recomputed after the edit; the check uses no signer's key and no weights."""
     stored = unpack(path, tmp_path)
     file = stored.bundle / STATEMENT_FILE
     values, believed = read_json(file), []
@@ -328,7 +328,7 @@ def test_a_damaged_file_is_refused(path: Path, name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", zips_of("signed"), ids=name_zip)
 def test_an_edit_with_new_hashes_breaks_the_signature(path: Path, tmp_path: Path) -> None:
-    """Also of words that a person wrote, which nothing else contradicts."""
+    """This includes a person's free text, which no other file contradicts."""
     stored = unpack(path, tmp_path)
     file = stored.bundle / FACTS_FILE
     values = read_json(file)

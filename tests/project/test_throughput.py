@@ -1,4 +1,4 @@
-"""bench/throughput.py: its measurements, its exclusions, and the numbers that the page shows."""
+"""Every published row that bench/throughput.py measures has its network."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def test_every_published_row_has_its_network() -> None:
     assert all(throughput.NETWORKS[name].row is None for name in others)
     assert entry.command is not None
     assert "bench/throughput.py published" in entry.command
-    # the page finds a rate by the published column
+    # the page finds a rate by its published column
     assert {number.column for number in numbers} == {*throughput.WAYS, "speed_up"}

@@ -1,6 +1,6 @@
-"""Young parts can be removed: no other code imports them, except a few lines that say why.
+"""Young parts can be removed: no other code imports them, except a few lines with a reason.
 
-docs/versions.md says which parts are young, docs/architecture.md which code that is.
+docs/versions.md lists the young parts, docs/architecture.md their code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from tests.project.test_rooms import imports_of, modules
 
-# Imports of young code, by what imports it, each with the young part and the reason.
+# Allowed imports of young code, by importing module, each with the young part and the reason.
 EXCEPTIONS = {
     ("__main__", "sites"): "the line that adds the command `dpprobe site`",
     ("release.commands", "monitor"): "the line behind `dpprobe predict --monitor`",
@@ -24,7 +24,7 @@ EXCEPTIONS = {
 
 
 def young_code(repository: Path) -> dict[str, str]:
-    """The young part of each module or package, by its dotted name below `dpprobe`."""
+    """Maps each young module or package, by its dotted name below `dpprobe`, to its part."""
     page = (repository / "docs/architecture.md").read_text()
     table = page.partition("| young part |")[2].partition("\n\n")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines()[2:]]

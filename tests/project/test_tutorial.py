@@ -1,4 +1,4 @@
-"""The tutorial's commands write a valid study with a release, which its page shows."""
+"""The tutorial's commands write a valid study with a release, and the page shows that study."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PAGE = (REPOSITORY / "docs/tutorial.md").read_text(encoding="utf-8")
 
 
 def commands() -> list[str]:
-    """Returns the page's commands, in their order."""
+    """Returns the page's commands in order."""
     blocks = re.findall(r"<!-- run -->\n\n((?:    .*\n|\n)+)", PAGE)
     joined = "".join(blocks).replace("\\\n", " ")
     return [line.strip() for line in joined.splitlines() if line.strip()]
 
 
 def shown_study() -> str:
-    """The study as the page prints it, without comments."""
+    """Returns the study that the page prints, without comments."""
     block = PAGE.partition('" lesions.yaml\n')[2].partition("<!-- prints -->\n\n")[2]
     lines = re.match(r"(?:(?:    .*)?\n)*", block)
     assert lines is not None
@@ -37,7 +37,7 @@ def shown_study() -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder after the page's commands up to the study, with fewer images."""
+    """Returns a folder after the page's commands up to the study, with fewer images."""
     monkeypatch.chdir(tmp_path)
     for name in ("Snakefile", "bench", "resources", "src", "workflow"):
         (tmp_path / name).symlink_to(REPOSITORY / name)

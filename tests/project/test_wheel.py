@@ -39,13 +39,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scripts of an environment with the wheel; it can import this environment's packages."""
+    """Returns the scripts of an environment that has the wheel and sees this one's packages."""
     return install(wheel, tmp_path_factory.mktemp("installed") / "venv")
 
 
 @pytest.fixture(scope="module")
 def core(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scripts of an environment with the wheel and the packages of its core, and no others."""
+    """Returns the scripts of an environment with only the wheel and its core packages."""
     folder = tmp_path_factory.mktemp("core") / "venv"
     shutil.copytree(scripts.parent, folder, symlinks=True)
     for path in (folder / "bin").glob("*"):
@@ -63,7 +63,7 @@ def core(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def required_packages(lines: Iterable[str]) -> set[str]:
-    """Names the packages that these requirements install here, and what those require."""
+    """Returns the installed packages that these requirements need, directly or indirectly."""
     found: set[str] = set()
     waiting = [Requirement(line) for line in lines]
     while waiting:
@@ -81,7 +81,7 @@ def version_of(wheel: Path) -> str:
     return wheel.name.split("-")[1]
 
 
-# without a word on this clone
+# variables that do not refer to this clone
 OF_CLONE = {"PYTHONPATH", "SNAKEMAKE_PROFILE"}
 VARIABLES = {name: value for name, value in os.environ.items() if name not in OF_CLONE}
 
@@ -105,14 +105,14 @@ def test_the_wheel_holds_every_file_of_the_workflow(wheel: Path) -> None:
     wanted |= dict.fromkeys(("Snakefile", "config.yaml"), False)
     prefix = f"dpprobe/{SHIPPED}/"
     assert not [name for name in wanted if prefix + name not in held]
-    # the profile's commands are run as they lie
+    # the profile's commands are executable files
     assert not [name for name, runs in wanted.items() if runs and not held[prefix + name] & 0o111]
     assert {"dpprobe/__init__.py", "snakemake_logger_plugin_dpprobe/__init__.py"} <= held.keys()
     assert not [name for name in held if "__pycache__" in name or "/tests/" in name]
 
 
 def test_the_wheel_asks_for_what_the_environment_is_made_of(wheel: Path) -> None:
-    """Each list of pyproject.toml is a section of the requirements that the lock resolves."""
+    """Each list of pyproject.toml equals a section of the requirements that the lock resolves."""
     listed = (REPOSITORY / "requirements/runtime.in").read_text().partition("# installation")[0]
     sections = {
         name: rows.split() for name, rows in re.findall(r"^# (\w+)\n((?:[^#\n]+\n)+)", listed, re.M)
@@ -183,7 +183,7 @@ def test_an_environment_of_snakemake_gets_it(wheel: Path, scripts: Path, tmp_pat
 def test_the_quickstart_runs_as_printed_and_its_release_is_used_elsewhere(
     scripts: Path, tmp_path: Path
 ) -> None:
-    """The first block of docs/python.md and its block that saves, then the two commands."""
+    """Runs the first block of docs/python.md and its block that saves, then the two commands."""
     page = (REPOSITORY / "docs/python.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     (saving,) = (block for block in blocks if ".save_bundle(" in block)
@@ -206,7 +206,7 @@ def test_the_quickstart_runs_as_printed_and_its_release_is_used_elsewhere(
 def test_the_notebook_installs_dpprobe_beside_the_torch_that_is_there(
     wheel: Path, tmp_path: Path
 ) -> None:
-    """In an environment with all other packages, such as Colab's; pip gets wheels from a folder."""
+    """The environment has all other packages, like Colab; pip gets wheels from a folder."""
     venv.create(tmp_path / "venv", with_pip=False)
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     for path in Path(sysconfig.get_path("purelib")).iterdir():
@@ -224,7 +224,7 @@ def test_the_notebook_installs_dpprobe_beside_the_torch_that_is_there(
     assert Path(place).is_relative_to(site)
 
 
-# Fits, publishes and runs commands; the last line has how each ended, and what is there of EXTRAS.
+# Fits, publishes and runs commands; the last line lists their results and the installed EXTRAS.
 CORE_USE = """
 import importlib.util, json, sys
 import numpy as np
@@ -252,7 +252,7 @@ print(json.dumps([ended, there]))
 """
 COMMANDS = ("verify releases/blobs_v1", "predict releases/blobs_v1 vectors.npy")
 IMAGES = "images/clinic_v1"
-# The error without an extra names the missing package, and the extra that has it.
+# The error for a missing package names the package and the extra that installs it.
 DOORS = {
     "run -n": ("dpprobe run: the package snakemake", "workflow"),
     "init .": ("dpprobe init: the package snakemake", "workflow"),
@@ -297,7 +297,7 @@ start_snakemake(sys.argv[1:])
 
 @pytest.mark.slow
 def test_a_study_in_a_folder_of_its_own(scripts: Path, wheel: Path, tmp_path: Path) -> None:
-    """All rules of the default study, and fewer cells.
+    """Runs all rules of the default study, with fewer cells.
 
     Its processes are forked from a Python of this environment that has imported libraries.
     """
@@ -318,7 +318,7 @@ def test_a_study_in_a_folder_of_its_own(scripts: Path, wheel: Path, tmp_path: Pa
         left = {path.name for path in tmp_path.iterdir()}
         assert left == {".snakemake", "data", "results", "study.yaml"}
         report = (tmp_path / "results/report.html").read_text()
-        # how to make it again, where no clone is
+        # the command that makes the study again, without a clone
         assert "dpprobe run --cores all --configfile study.yaml" in report
         assert "not a git checkout" in report
         assert version_of(wheel) in report

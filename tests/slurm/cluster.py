@@ -27,7 +27,7 @@ from pathlib import Path
 
 NEEDED = ("munged", "munge", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "scancel")
 ACCOUNTING = ("slurmdbd", "sacctmgr", "sacct", "mariadbd", "mariadb", "mariadb-install-db")
-# sacctmgr knows only the usual socket, so all clusters on a machine share one munged.
+# sacctmgr uses only the default socket, so all clusters on a machine share one munged.
 MUNGE_PID = Path("/run/munge/dpprobe-tests.pid")
 PATIENCE = 240.0
 SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
@@ -98,7 +98,7 @@ StorageLoc=slurm_acct_db
 
 
 def missing(*, accounting: bool = False) -> str | None:
-    """Returns why no cluster can be started here; None if one can."""
+    """Returns why no cluster can be started here; None if a cluster can."""
     path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
     needed = NEEDED + (ACCOUNTING if accounting else ())
     absent = [name for name in needed if shutil.which(name, path=path) is None]
@@ -110,7 +110,7 @@ def missing(*, accounting: bool = False) -> str | None:
 
 
 def processes(name: str) -> Iterator[Path]:
-    """The processes of a command."""
+    """Yields the processes of a command."""
     for path in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
             if path.read_text().strip() == name:
@@ -118,7 +118,7 @@ def processes(name: str) -> Iterator[Path]:
 
 
 def jobs_of(setting: bytes) -> Iterator[Path]:
-    """The processes of jobs that have a setting in their environment."""
+    """Yields the job processes that have a setting in their environment."""
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             values = path.read_bytes().split(b"\0")
@@ -127,7 +127,7 @@ def jobs_of(setting: bytes) -> Iterator[Path]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
+    """Returns ports on which no process listens."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -137,9 +137,9 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """One node, one partition `main`; state, logs and the list of jobs are under `root`.
+    """A cluster with one node and the partition `main`; state, logs and job list are under `root`.
 
-    Its GPUs are files: Slurm counts and hands them out as it does devices.
+    The GPUs are files, which Slurm counts and assigns like devices.
     """
 
     root: Path
@@ -156,16 +156,16 @@ class Cluster:
 
     @property
     def jobs_log(self) -> Path:
-        """A line for every job that ended, written by Slurm."""
+        """The file into which Slurm writes a line for every job that ended."""
         return self.root / "log" / "jobs.log"
 
     def environment(self) -> dict[str, str]:
-        """What commands and Snakemake need to find this cluster."""
+        """The environment variables with which commands and Snakemake find this cluster."""
         path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
         return {**os.environ, "SLURM_CONF": str(self.config), "PATH": path}
 
     def command(self, *words: str, check: bool = True, timeout: float = 60) -> str:
-        """The standard output of a Slurm command."""
+        """Runs a Slurm command and returns its standard output."""
         result = subprocess.run(
             words,
             env=self.environment(),
@@ -179,7 +179,7 @@ class Cluster:
         return result.stdout
 
     def start(self) -> None:
-        """Brings everything up; returns when the node takes jobs."""
+        """Starts all daemons; returns when the node accepts jobs."""
         for name in ("state", "spool", "log", "pid", "munge", "database"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
         with one_at_a_time():
@@ -193,7 +193,7 @@ class Cluster:
         wait_until(self._idle, "the node to become idle")
 
     def start_jobs(self, start: bool) -> None:
-        """Has the partition start jobs, or only queue them."""
+        """Lets the partition start jobs, or only queue them."""
         state = "UP" if start else "DOWN"
         self.command("scontrol", "update", "PartitionName=main", f"State={state}")
 
@@ -220,9 +220,9 @@ class Cluster:
         wait_until(lambda: "UP" in self.command("scontrol", "ping", check=False), "slurmctld")
 
     def saved(self, text: str) -> int:
-        """How often a text is in the jobs that slurmctld would still know after a crash.
+        """Counts a text in the jobs that slurmctld would still know after a crash.
 
-        It writes them down every few seconds; the others it forgets, and uses their ids again.
+        It saves jobs every few seconds; after a crash it forgets others, and reuses their ids.
         """
         path = self.root / "state/job_state"
         return path.read_bytes().count(text.encode()) if path.exists() else 0
@@ -244,7 +244,7 @@ class Cluster:
         self._stop("slurmctld", signal.SIGKILL)
 
     def stop(self) -> None:
-        """Takes everything down that `start` brought up, jobs first."""
+        """Stops all jobs, then everything that `start` started."""
         if self._alive("slurmctld"):
             self.command("scancel", "--user=root", "--state=PENDING", check=False)
             self.command("scancel", "--user=root", "--full", "--signal=KILL", check=False)
@@ -254,7 +254,7 @@ class Cluster:
         with one_at_a_time():
             for name in ("slurmd", "slurmctld", "slurmdbd", "mariadbd"):
                 self._stop(name, signal.SIGTERM)
-            if not any(processes("slurmctld")):  # no other cluster here needs it
+            if not any(processes("slurmctld")):  # other clusters here use it
                 self._stop("munged", signal.SIGTERM)
 
     def _idle(self) -> bool:
@@ -276,7 +276,7 @@ class Cluster:
             path = self.root / "slurmdbd.conf"
             path.touch(mode=0o600)
             path.write_text(text)
-        # "disabled" is unknown to older releases; a mount point that is not there does the same
+        # older versions reject "disabled"; a missing mount point has the same effect
         (self.root / "cgroup.conf").write_text(
             f"CgroupPlugin=cgroup/v1\nCgroupMountpoint={self.root}/none\n"
         )
@@ -304,7 +304,7 @@ class Cluster:
         )
 
     def _start_munge(self) -> None:
-        """Unless there is one, of the system or of another cluster."""
+        """Starts munged unless the system or another cluster already runs it."""
         if subprocess.run(["munge", "-n"], capture_output=True, check=False).returncode == 0:
             return
         key = self.root / "munge" / "munge.key"
@@ -329,7 +329,7 @@ class Cluster:
         )
 
     def _start_database(self) -> None:
-        """mariadb and slurmdbd, with what slurmctld must find in them."""
+        """Starts mariadb and slurmdbd, and adds the records that slurmctld needs."""
         settings = dict(
             line.split("=", 1) for line in (self.root / "slurmdbd.conf").read_text().splitlines()
         )
@@ -390,7 +390,7 @@ class Cluster:
         return result.returncode == 0
 
     def _pid(self, name: str) -> int | None:
-        """The process of a daemon that this cluster started."""
+        """Returns the process id of a daemon that this cluster started."""
         try:
             pid = int(self._pid_file(name).read_text())
             comm = Path(f"/proc/{pid}/comm").read_text().strip()
@@ -418,17 +418,17 @@ class Cluster:
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Clusters on a machine share munged, and look for free ports: they do so one by one."""
+    """Locks against other clusters on this machine, which share munged and choose free ports."""
     with Path("/run/dpprobe-tests.lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Returns when a condition holds.
+    """Waits until a condition is true.
 
     Raises:
-        TimeoutError: It did not within `seconds`.
+        TimeoutError: If the condition was not true within `seconds`.
     """
     deadline = time.monotonic() + seconds
     while not condition():
@@ -439,7 +439,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIEN
 
 @contextlib.contextmanager
 def running(cluster: Cluster) -> Iterator[Cluster]:
-    """A cluster that is taken down whatever happens."""
+    """Yields a running cluster and always stops it at the end."""
     try:
         cluster.start()
         yield cluster

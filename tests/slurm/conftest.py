@@ -1,4 +1,4 @@
-"""Real Snakemake runs with the real profile on a real Slurm."""
+"""Fixtures for real Snakemake runs with the real profile on a real Slurm."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.support.warm_python import asking, asking_in_script, serving
 
 from .cluster import Cluster, missing, running, wait_until
 
-TIMEOUT = 1200  # a run that takes longer hangs; a busy machine is slow
+TIMEOUT = 1200  # seconds: a run that takes longer hangs, even on a busy machine
 
-# What a case's jobs do is in study.json: a shell command for each output. A finished file is
-# renamed into place, as every artifact of the real workflow is.
+# Jobs of a test case run the shell commands in study.json, one per output. A complete file gets
+# its final name last, like every artifact of the real workflow.
 SNAKEFILE = """
 configfile: "study.json"
 
@@ -52,7 +52,7 @@ rule make:
 
 @dataclass(frozen=True)
 class Run:
-    """A Snakemake that was started, and where its output goes."""
+    """A started Snakemake, and the file with its output."""
 
     process: subprocess.Popen[str]
     log: Path
@@ -63,7 +63,7 @@ class Run:
         return self.log.read_text()
 
     def finish(self, timeout: float = TIMEOUT) -> int:
-        """The exit status. A run that hangs is ended, and fails the test."""
+        """Returns the exit status. Kills a run that hangs, and fails the test."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -77,10 +77,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A working directory with a Snakefile, and the cluster its jobs go to.
+    """A working directory with a Snakefile, and the cluster that runs its jobs.
 
     Attributes:
-      socket: of the server that runs and jobs ask for a Python; without one they start their own.
+      socket: of the server that forks Pythons for runs and jobs; None if they start their own.
     """
 
     directory: Path
@@ -89,13 +89,13 @@ class Workspace:
     socket: str | None = None
 
     def study(self, **commands: str) -> None:
-        """Writes the study of a case: a shell command for each output."""
+        """Writes the study of a test case: a shell command for each output."""
         fixes = Path(self.profile).parent / "workflow/rules/snakemake_fixes.smk"
         (self.directory / "Snakefile").write_text(f'include: "{fixes}"\n{SNAKEFILE}')
         (self.directory / "study.json").write_text(json.dumps({"commands": commands}))
 
     def start(self, *arguments: str) -> Run:
-        """Starts Snakemake with the profile, in a session of its own; quick to ask for states."""
+        """Starts Snakemake with the profile in its own session; it polls job states often."""
         log = self.directory / f"output-{time.monotonic_ns()}.txt"
         snakemake = asking(self.socket, "-m", "snakemake") if self.socket else ["snakemake"]
         with log.open("w") as stream:
@@ -117,13 +117,13 @@ class Workspace:
                 stderr=stream,
                 text=True,
                 start_new_session=True,
-                # as in a terminal, also where the tests run in a script's background
+                # as in a terminal; tests in a script's background would ignore it
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
         return Run(process, log, self.cluster)
 
     def run(self, *arguments: str, succeeds: bool = True) -> str:
-        """The output of a run that ended as expected."""
+        """Runs Snakemake, checks that it ended as expected, and returns its output."""
         run = self.start(*arguments)
         status = run.finish()
         if (status == 0) != succeeds:
@@ -138,7 +138,7 @@ class Workspace:
         return {**environment, "PATH": os.pathsep.join(folders)}
 
     def _write_sbatch(self, socket: str, path: str) -> Path:
-        """Writes an `sbatch` whose jobs ask for a Python; returns its folder."""
+        """Writes an `sbatch` whose jobs get their Python from the server; returns its folder."""
         sbatch = self.directory.parent / "warm/sbatch"
         real = shutil.which("sbatch", path=path)  # it reads the job script from standard input
         sbatch.parent.mkdir(exist_ok=True)
@@ -147,7 +147,7 @@ class Workspace:
         return sbatch.parent
 
     def in_state(self, state: str, rule: str) -> list[str]:
-        """The ids of a rule's jobs in a state."""
+        """Returns the ids of a rule's jobs in a state."""
         words = ("squeue", "-h", "-t", state, "-o", "%i %j")
         lines = [line.split() for line in self.cluster.command(*words).splitlines()]
         return [job for job, name in lines if name.startswith(f"dpprobe.{rule}.")]
@@ -159,7 +159,7 @@ class Workspace:
         return (self.directory / "logs/make" / f"{name}.log").exists()
 
     def jobs(self) -> list[tuple[str, str]]:
-        """Name and final state of each job that ended here, as Slurm wrote them down."""
+        """Returns name and final state of each job that ended, from Slurm's job log."""
         log = self.cluster.jobs_log
         lines = log.read_text().splitlines() if log.exists() else []
         mine = f" WorkDir={self.directory} "
@@ -170,11 +170,11 @@ class Workspace:
         ]
 
     def counts(self) -> Counter[str]:
-        """The jobs that ended, by rule."""
+        """Counts the jobs that ended, by rule."""
         return Counter(name.split(".")[1] for name, _ in self.jobs())
 
     def queued(self) -> dict[str, str]:
-        """The jobs that wait or run: name to id."""
+        """Maps the names of waiting and running jobs to their ids."""
         listed = self.cluster.command("squeue", "-h", "-t", "PENDING,RUNNING", "-o", "%j %i %Z")
         fields = [line.split(" ", 2) for line in listed.splitlines()]
         return {name: job for name, job, folder in fields if folder == str(self.directory)}
@@ -190,13 +190,13 @@ def skip_or_fail(problem: str | None) -> None:
 
 @pytest.fixture(scope="session", params=["plain", "database"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One node, without and with an accounting database (mariadb and slurmdbd)."""
+    """Yields a node, once without and once with an accounting database (mariadb and slurmdbd)."""
     accounting = request.param == "database"
     skip_or_fail(missing(accounting=accounting))
     root = Path(tempfile.mkdtemp(prefix=f"dpprobe-{request.param}-"))
-    root.chmod(0o755)  # jobs of every user start in it
+    root.chmod(0o755)  # every user's jobs start in it
     try:
-        # GPUs on one of them: a cluster that has none refuses a job that asks for one
+        # GPUs on only one of the clusters: the other refuses jobs that request a GPU
         gpus = 0 if accounting else 2
         with running(Cluster(root=root, accounting=accounting, gpus=gpus)) as started:
             yield started
@@ -206,12 +206,12 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture
 def workspace(repository: Path, cluster: Cluster, tmp_path: Path) -> Workspace:
-    """An empty directory, for small cases."""
+    """Returns an empty directory for small cases."""
     return Workspace(tmp_path, cluster, str(repository / "slurm"))
 
 
 def checkout(repository: Path, directory: Path) -> Path:
-    """A copy of what a user has after `git clone`."""
+    """Copies the files of a user's `git clone`, and returns the copy."""
     ignored = shutil.ignore_patterns(
         ".*", "data", "results", "logs", "build", "dist", "tests", "bench", "__pycache__"
     )
@@ -233,11 +233,11 @@ def _socket() -> Iterator[str]:
 def clone(
     repository: Path, cluster: Cluster, _socket: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Workspace:
-    """A copy of the repository, run from its root.
+    """Returns a copy of the repository, whose runs start at its root.
 
-    Its runs and jobs are forked from a Python that has heavy libraries imported, into which most of
-    a job's processor time went. So Slurm sees only the process that asks: where a job's memory or
-    its signals matter, the parameter "cold" has each start a Python of its own.
+    Its runs and jobs are forked from a Python that has imported heavy libraries, since importing
+    took most of a job's processor time. So Slurm sees only the process that asks for the fork: if
+    a job's memory or signals matter, parameter "cold" makes each job start its own Python.
     """
     socket = None if getattr(request, "param", "warm") == "cold" else _socket
     return Workspace(checkout(repository, tmp_path / "dpprobe"), cluster, "slurm", socket)
@@ -246,7 +246,7 @@ def clone(
 def until(
     condition: Callable[[], bool], what: str, run: Run | None = None, seconds: float = 900
 ) -> None:
-    """Waits for something while a run goes on."""
+    """Waits until a condition is true while a run continues."""
 
     def met() -> bool:
         if condition():

@@ -1,7 +1,7 @@
-"""The workflow on a real Slurm, and what goes wrong there: nothing hangs, nothing finished is lost.
+"""Failures on a real Slurm neither hang the workflow nor lose finished results.
 
-Cases in which a job's state is asked for in another way run on a cluster without an accounting
-database and on one with it. The others, and the whole workflow, run on one of them.
+Cases with different ways to query a job's state run twice: on a cluster without an accounting
+database and on one with a database. Other cases and the whole workflow run on one of them.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ COLD = pytest.mark.parametrize("clone", ["cold"], indirect=True)
 ALLOCATE = "python3 -c \"import time; block = b'x' * 700_000_000; time.sleep(4)\""
 
 
-# Waits for the test, not for a time: a busy machine is slow.
+# Waits for a file of the test instead of a fixed time: a busy machine is slow.
 GATE = "until test -e go; do sleep 0.2; done"
 
 
-AWAY = 75  # seconds: longer than anything that a job's state is waited for
+AWAY = 75  # seconds: longer than any wait for a job's state
 
 
 def interrupt(run: Run) -> None:
-    """Ctrl-C: the whole foreground process group gets it."""
+    """Sends Ctrl-C to the whole foreground process group."""
     os.killpg(run.process.pid, signal.SIGINT)
 
 
 def half_written(workspace: Workspace) -> list[Path]:
-    """Outputs that do not hold what they must."""
+    """Returns outputs with wrong content."""
     made = [path for path in workspace.directory.glob("out/*") if path.suffix != ".part"]
     return [path for path in made if path.read_text() != f"{path.name}\n"]
 
 
 def test_jobs_that_fail_in_every_way_and_one_that_does_not(workspace: Workspace) -> None:
-    """One run: exit 1, scancel, too much memory, too much time, and jobs that have no fault."""
+    """One run has jobs that fail by exit 1, scancel, memory and time limits, and good jobs."""
     workspace.study(
         good="true",
         wrong="echo the reason is in here; exit 1",
@@ -91,7 +91,7 @@ def test_jobs_that_fail_in_every_way_and_one_that_does_not(workspace: Workspace)
         assert found, f"{name}:\n{output[-4000:]}"
         assert (workspace.directory / found.group(1)).is_file()
     assert "the reason is in here" in output, "the rule's own log is shown"
-    # the next run does what failed, and nothing else
+    # the next run repeats only the failed job
     workspace.study(good="true", wrong="true")
     before = len(workspace.jobs())
     workspace.run()
@@ -121,7 +121,7 @@ def test_a_node_drained_in_mid_run(workspace: Workspace) -> None:
 
 @WITH_DATABASE
 def test_a_node_that_cannot_start_a_job(workspace: Workspace) -> None:
-    """Slurm drains it, and holds the job for ever: it must be tried again instead."""
+    """Slurm drains the node and holds the job forever, so it must be submitted again."""
     cluster = workspace.cluster
     broken = cluster.root / "broken"
     broken.touch()
@@ -139,7 +139,7 @@ def test_a_node_that_cannot_start_a_job(workspace: Workspace) -> None:
 
 @WITH_DATABASE
 def test_slurmctld_killed_and_away(workspace: Workspace) -> None:
-    """Jobs end, and others are ready to be submitted, while nobody answers."""
+    """While slurmctld does not answer, jobs end and others become ready to be submitted."""
     cluster = workspace.cluster
     workspace.study(**{f"job{index}": GATE for index in range(6)})
     run = workspace.start("--jobs", "4")
@@ -153,11 +153,11 @@ def test_slurmctld_killed_and_away(workspace: Workspace) -> None:
         assert run.process.poll() is None, run.output[-4000:]
     finally:
         cluster.start_controller()
-        cluster.start_node()  # if it went away with the controller
+        cluster.start_node()  # the node may have stopped with the controller
     assert run.finish() == 0, run.output[-4000:]
     assert "Error in rule" not in run.output
     assert 1 <= run.output.count("waiting") <= 20
-    # slurmctld forgets to write down the end of jobs that it was killed in: the list is not whole.
+    # slurmctld loses the ends of jobs that it was processing when killed: the list is incomplete.
     names = [name for name, _ in workspace.jobs()]
     assert len(names) == len(set(names)), "each job ran once"
     assert {state for _, state in workspace.jobs()} == {"COMPLETED"}
@@ -165,9 +165,9 @@ def test_slurmctld_killed_and_away(workspace: Workspace) -> None:
     assert not half_written(workspace)
 
 
-@WITHOUT_DATABASE  # Slurm keeps what it queues again back for two minutes
+@WITHOUT_DATABASE  # Slurm delays requeued jobs for two minutes
 def test_a_node_that_goes_down(workspace: Workspace) -> None:
-    """Its processes are gone; Slurm queues the jobs again or lets them fail, and all are made."""
+    """Its processes die; Slurm requeues the jobs or reports failures, and all outputs are made."""
     cluster = workspace.cluster
     ended = " ".join(("test -e go.$SLURM_JOB_ID && exit 0; echo >>started;", GATE))
     workspace.study(**{f"job{index}": ended for index in range(3)})
@@ -184,7 +184,7 @@ def test_a_node_that_goes_down(workspace: Workspace) -> None:
 
 @WITH_DATABASE
 def test_interrupted_twice(workspace: Workspace) -> None:
-    """By somebody in a hurry: no job is left."""
+    """A user presses Ctrl-C twice: no job remains."""
     workspace.study(**{f"job{index}": "sleep 300" for index in range(12)})
     run = workspace.start()
     until(lambda: len(workspace.queued()) == 12, "twelve jobs", run)
@@ -197,7 +197,7 @@ def test_interrupted_twice(workspace: Workspace) -> None:
 
 @WITHOUT_DATABASE
 def test_sigterm_to_every_process(workspace: Workspace) -> None:
-    """It comes again and again, so also during a query; jobs in the queue are waited for."""
+    """The signal comes repeatedly, also during a query; the run waits for jobs in the queue."""
     workspace.study(**{f"job{index}": GATE for index in range(6)})
     run = workspace.start("--jobs", "4")
     until(lambda: len(list(workspace.directory.glob("logs/make/*"))) == 4, "four jobs", run)
@@ -218,7 +218,7 @@ def test_interrupted_and_started_again(workspace: Workspace) -> None:
     waiting = dict.fromkeys(("second", "third", "fourth", "fifth", "sixth"), "sleep 100")
     workspace.study(first="true", **waiting)
     workspace.run("out/first")
-    # so slow that it is nearly always just asking: Snakemake then cancels nothing by itself
+    # so slow that a status query is nearly always running: Snakemake itself then cancels nothing
     run = workspace.start("--max-status-checks-per-second", "1")
     until(lambda: len(workspace.queued()) == 5, "five jobs", run)
     until(lambda: len(list(workspace.directory.glob("logs/make/*"))) == 5, "four to start", run)
@@ -237,7 +237,7 @@ def test_interrupted_and_started_again(workspace: Workspace) -> None:
 
 @WITH_DATABASE
 def test_killed_outright_and_started_again(workspace: Workspace) -> None:
-    """Jobs go on without their controller; the next one takes over what is still wanted."""
+    """Jobs continue without their Snakemake; the next run takes over jobs that it still needs."""
     commands = {"first": "true"} | {f"long{index}": GATE for index in range(5)}
     workspace.study(**commands, stale="sleep 100")
     workspace.run("out/first")
@@ -246,12 +246,12 @@ def test_killed_outright_and_started_again(workspace: Workspace) -> None:
     until(lambda: len(workspace.queued()) == 6, "six jobs", run)
     until(lambda: len(list(workspace.directory.glob("logs/make/*"))) == 5, "four to start", run)
     left = workspace.queued()
-    os.kill(run.process.pid, signal.SIGKILL)  # not its watcher, which must see it and let them be
+    os.kill(run.process.pid, signal.SIGKILL)  # spares the watcher, which must leave the jobs
     run.process.wait()
     time.sleep(3)
     assert "locked" in workspace.run(succeeds=False)
     workspace.run("--unlock")
-    for folder in workspace.directory.glob(".snakemake/tmp.*"):  # as where an error ends it
+    for folder in workspace.directory.glob(".snakemake/tmp.*"):  # as after a fatal error
         shutil.rmtree(folder)
     assert workspace.queued() == left, "jobs go on, or wait for their turn"
     workspace.study(**commands, stale="echo new")
@@ -293,7 +293,7 @@ def test_the_database_lists_the_jobs_and_remembers_them(workspace: Workspace) ->
     assert states["dpprobe.make.good"][0] == "COMPLETED"
     assert states["dpprobe.make.wrong"][0] == "FAILED"
     assert states["dpprobe.make.cancelled"][0].startswith("CANCELLED")
-    # slurmctld forgets; the database does not
+    # slurmctld forgets jobs, the database does not
     answers = {name: forgotten_status(workspace, job) for name, (_, job) in states.items()}
     assert {name.split(".")[-1]: answer.stdout for name, answer in answers.items()} == {
         "good": "success\n",
@@ -304,7 +304,7 @@ def test_the_database_lists_the_jobs_and_remembers_them(workspace: Workspace) ->
 
 
 def forgotten_status(workspace: Workspace, job: str) -> subprocess.CompletedProcess[str]:
-    """What the profile's status command says when squeue knows no job."""
+    """Runs the profile's status command with a squeue that knows no job."""
     environment = workspace.environment()
     folder = workspace.directory / "empty"
     folder.mkdir(exist_ok=True)
@@ -317,7 +317,7 @@ def forgotten_status(workspace: Workspace, job: str) -> subprocess.CompletedProc
     )
 
 
-# The rest runs the real workflow, from the root of a copy of the repository.
+# The tests below run the real workflow, from the root of a copy of the repository.
 
 SMALL: dict[str, Any] = {
     "study": "small",
@@ -332,7 +332,7 @@ SMALL: dict[str, Any] = {
 
 
 def states(workspace: Workspace, *folders: str) -> dict[str, tuple[int, str]]:
-    """Modification time and hash of every file below some folders."""
+    """Maps every file below some folders to its modification time and hash."""
     return {
         str(path.relative_to(workspace.directory)): (
             path.stat().st_mtime_ns,
@@ -345,7 +345,7 @@ def states(workspace: Workspace, *folders: str) -> dict[str, tuple[int, str]]:
 
 
 def whole(workspace: Workspace) -> None:
-    """Every artifact that has its final name can be read, and nothing else lies about."""
+    """Checks that every artifact with its final name is readable, and no other file remains."""
     results = workspace.directory / "results"
     for path in results.rglob("*.json"):
         json.loads(path.read_text())
@@ -358,7 +358,7 @@ def whole(workspace: Workspace) -> None:
 @COLD
 @WITH_DATABASE
 def test_the_default_study(clone: Workspace) -> None:
-    """`snakemake --profile slurm`, word for word, of one backbone and two budgets."""
+    """Runs `snakemake --profile slurm` exactly as documented, with one backbone and two budgets."""
     config = clone.directory / "config.yaml"
     study = yaml.safe_load(config.read_text())
     del study["backbones"]["scattering"]
@@ -387,7 +387,7 @@ def test_the_default_study(clone: Workspace) -> None:
     assert len(jobs) == len(set(jobs)), "each ran once"
     shown = "  python -m webbrowser results/report.html  # report"
     assert shown in result.stdout.splitlines()
-    here = {"all"}  # everything but the target itself ran as a Slurm job
+    here = {"all"}  # all jobs except the target itself ran on Slurm
     assert clone.counts() == Counter({r: n for r, n in planned.items() if r not in here})
     assert clone.counts()["train_heads"] == 1
     assert clone.counts()["train_heads_without_privacy"] == 1
@@ -395,7 +395,7 @@ def test_the_default_study(clone: Workspace) -> None:
 
 
 def grouped(workspace: Workspace, rule: str) -> None:
-    """Gives a workspace a profile in which the block for short shards is no comment any more."""
+    """Gives a workspace a profile whose commented block for short shards is active."""
     shipped = workspace.directory / workspace.profile
     text = (shipped / "config.yaml").read_text()
     block = (
@@ -411,9 +411,9 @@ def grouped(workspace: Workspace, rule: str) -> None:
 
 @WITHOUT_DATABASE
 def test_short_shards_as_one_job(clone: Workspace) -> None:
-    """With one GPU, the time of all and the memory of one: as docs/cluster.md says.
+    """The job requests one GPU, the sum of times and the largest memory, as in docs/cluster.md.
 
-    Slurm's GPUs are files here; the shards are real.
+    Slurm's GPUs are files here, but the shards are real.
     """
     study = {**SMALL, "datasets": {"left": SMALL["datasets"]["left"]}, "features": {"shards": 4}}
     (clone.directory / "config.yaml").write_text(yaml.safe_dump(study))
@@ -437,7 +437,7 @@ def test_short_shards_as_one_job(clone: Workspace) -> None:
 
 @WITHOUT_DATABASE
 def test_groups_of_a_killed_run_never_run_beside_those_of_the_next(workspace: Workspace) -> None:
-    """They hold the same jobs in another order: none is taken over, all are cancelled."""
+    """Both runs have the same jobs in different groups: none is taken over, all are cancelled."""
     tried = "echo $SLURM_JOB_ID >> tries-{0}; " + GATE
     names = [f"shard{index}" for index in range(4)]
     workspace.study(**{name: tried.format(name) for name in names})
@@ -460,7 +460,7 @@ def test_groups_of_a_killed_run_never_run_beside_those_of_the_next(workspace: Wo
 
 @WITHOUT_DATABASE
 def test_a_failed_job_leaves_what_was_trained(clone: Workspace) -> None:
-    """Whether it ran and failed, was killed in mid-run, or never started."""
+    """This holds if the job ran and failed, was killed while training, or never started."""
     study = {**SMALL, "datasets": {"left": SMALL["datasets"]["left"]}}
     study["methods"] = {
         **SMALL["methods"],
@@ -478,19 +478,19 @@ def test_a_failed_job_leaves_what_was_trained(clone: Workspace) -> None:
         assert {path: now.get(path) for path in stored} == stored
         assert not list(clone.directory.glob("results/cells/**/metrics.json")), "not done"
 
-    # it fails
+    # the job fails
     study["methods"]["full"] |= {"learning_rate": 1e38, "max_grad_norm": 1e6}
     write(yaml.safe_dump(study))
     output = clone.run("heads", "--retries", "0", succeeds=False)
     assert "diverged at learning_rate 1e+38" in output
     unharmed()
-    # it never starts
+    # the job never starts
     output = clone.run(
         "heads", "--retries", "0", "--set-resources", "train_heads:gpu=3", succeeds=False
     )
     assert "was not submitted" in output
     unharmed()
-    # it is killed while it trains
+    # the job is killed while it trains
     study["methods"]["full"] = {"head": "sgd", "batch_size": 64, "steps": 100_000}
     write(yaml.safe_dump(study))
     log = clone.directory / "results/logs/train_heads/left/pixels/eps-2.log"
@@ -509,7 +509,7 @@ def test_a_failed_job_leaves_what_was_trained(clone: Workspace) -> None:
     whole(clone)
 
 
-# What disturbs a run and is to leave no trace in its results.
+# Disturbances of a run that must not change its results.
 
 DISTURBED: dict[str, Any] = {
     **SMALL,
@@ -524,7 +524,7 @@ EDITED: dict[str, Any] = {
 
 
 def heads(directory: Path) -> dict[str, str]:
-    """Hashes of the heads, as the cells record them; each file is held against its record."""
+    """Returns the heads' hashes from the records of cells; compares each with its file's hash."""
     hashes = {}
     for path in sorted(directory.glob("results/cells/**/metrics.json")):
         record = json.loads(path.read_text())
@@ -538,7 +538,7 @@ def heads(directory: Path) -> dict[str, str]:
 def undisturbed(
     repository: Path, _socket: str, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
-    """The heads of the study of these cases, made without a cluster."""
+    """Returns the heads of the same study, made without a cluster."""
     directory = checkout(repository, tmp_path_factory.mktemp("undisturbed") / "dpprobe")
     (directory / "config.yaml").write_text(yaml.safe_dump(DISTURBED))
     words = asking(_socket, "-m", "snakemake", "--cores", "2", "heads")
@@ -550,7 +550,7 @@ def undisturbed(
 
 @pytest.fixture
 def small_disk(clone: Workspace) -> Iterator[Path]:
-    """The folder of results, on a file system of its own."""
+    """Yields the folder of results, on its own file system."""
     results = clone.directory / "results"
     results.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(results)]
@@ -564,7 +564,7 @@ def small_disk(clone: Workspace) -> Iterator[Path]:
 
 
 def fill(path: Path) -> None:
-    """Leaves no room on a file system."""
+    """Fills a file system."""
     with contextlib.suppress(OSError), path.open("wb", buffering=0) as stream:
         while stream.write(bytes(4096)):
             pass
@@ -575,13 +575,13 @@ def fill(path: Path) -> None:
 def test_what_disturbs_a_run_leaves_no_trace(
     clone: Workspace, small_disk: Path, undisturbed: dict[str, str]
 ) -> None:
-    """Suspended and requeued jobs, a deleted file, all cancelled, an edit, a full disk, a byte.
+    """Suspends, requeues and cancels jobs, edits and deletes files, fills the disk, flips a byte.
 
-    The partition is closed where something has to happen between two jobs.
+    The partition is closed at times, to make changes between two jobs.
     """
     cluster = clone.cluster
     (clone.directory / "config.yaml").write_text(yaml.safe_dump(DISTURBED))
-    # suspended, requeued, and a file deleted after its job; both shards fit beside the other jobs
+    # suspends, requeues, and deletes a file after its job; both shards fit next to the other jobs
     run = clone.start("heads", "--retries", "0", "--set-resources", "extract_features:mem_mb=2000")
     try:
         until(lambda: len(clone.in_state("RUNNING", "extract_features")) == 2, "two jobs", run)
@@ -591,7 +591,7 @@ def test_what_disturbs_a_run_leaves_no_trace(
         cluster.command("scontrol", "requeue", requeued)
         until(lambda: clone.in_state("PENDING", "extract_features") == [requeued], "it to wait")
         cluster.command("scontrol", "update", f"JobId={requeued}", "StartTime=now")
-        time.sleep(6)  # longer than one answer of squeue serves
+        time.sleep(6)  # longer than an answer of squeue is cached
         assert run.process.poll() is None
         assert clone.in_state("SUSPENDED", "extract_features") == [suspended]
         cluster.command("scontrol", "resume", suspended)
@@ -611,8 +611,8 @@ def test_what_disturbs_a_run_leaves_no_trace(
     logs = clone.directory / "logs/slurm"
     assert shard.name in "".join(path.read_text() for path in logs.rglob("write_manifest/**/*.log"))
     assert not heads(clone.directory)
-    # a plain rerun makes the file again; all jobs are cancelled at once, then the study is edited
-    # while they wait, and the disk is full
+    # a plain rerun makes the file again; all jobs are cancelled at once, and while they wait
+    # the study is edited and the disk is full
     run = clone.start("heads", "--retries", "2")
     full = small_disk / "full"
     try:
@@ -647,7 +647,7 @@ def test_what_disturbs_a_run_leaves_no_trace(
     assert planned["train_heads"] == 3, "the edit counts now"
     (clone.directory / "config.yaml").write_text(yaml.safe_dump(DISTURBED))
     assert "Nothing to be done" in clone.run("heads")
-    # a byte of a stored file flips, and its time of modification stays
+    # flips a byte of a stored file, but keeps its modification time
     (shard,) = small_disk.glob("features/left/pixels/train/shard-*.h5")
     stored, times = bytearray(shard.read_bytes()), shard.stat()
     stored[len(stored) // 2] ^= 1
@@ -671,8 +671,8 @@ def test_a_user_who_is_not_root_in_a_folder_with_spaces(
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpprobe-user-")))
         root.chmod(0o755)
-        # Python and its packages, where that user can read them (Snakemake needs a Python
-        # without spaces, and this clone may lie in a private folder)
+        # makes Python and its packages readable for the user (Snakemake needs a Python path
+        # without spaces, and this clone may be in a private folder)
         python, packages = root / "python", root / "packages"
         for source, place in ((sys.base_prefix, python), (sysconfig.get_path("purelib"), packages)):
             place.mkdir()
@@ -720,7 +720,7 @@ def test_a_user_who_is_not_root_in_a_folder_with_spaces(
         assert "Nothing to be done" in run()
 
 
-# The settings with which Snakemake's own Slurm plugin runs a study; docs/cluster.md has them too.
+# The settings with which Snakemake's own Slurm plugin runs a study, as in docs/cluster.md.
 OWN_PLUGIN = """
 executor: slurm
 jobs: 4
@@ -738,7 +738,7 @@ set-threads:
 
 @pytest.fixture
 def system_config(cluster: Cluster) -> Iterator[None]:
-    """The cluster where the plugin looks, which deletes SLURM_CONF from its environment."""
+    """Links Slurm's default path to the cluster's settings, as the plugin deletes SLURM_CONF."""
     path = Path("/etc/slurm/slurm.conf")
     if path.exists():
         pytest.skip(f"{path} is another cluster's")

@@ -1,10 +1,10 @@
-"""Makes a whole small study with the code on PYTHONPATH, and packs it for tests of later code.
+"""Makes a small complete study with the code on PYTHONPATH, and packs it for later tests.
 
     PYTHONPATH=src python tests/stored/make_study.py tests/stored/studies/COMMIT.tar.xz
 
-The archive has the study's file, its data with the ledger, its results with the MLflow store, and
-what Snakemake noted about them. MLflow's addresses of artifacts name the temporary folder in which
-the study was made; no other file names a folder outside the study.
+The archive contains the study's file, its data with the ledger, its results with the MLflow store,
+and Snakemake's records about them. MLflow's artifact URIs contain the temporary folder in which the
+study was made; no other file names a folder outside the study.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ STUDY: dict[str, Any] = {
     },
 }
 FILE = "study.yaml"
-# As in a clone, with the Snakefile in the working directory: notes then name no other folder.
+# As in a clone, with the Snakefile in the working directory: records then name no other folder.
 LINKED = ("Snakefile", "workflow", "scripts", "profiles", "envs")
-# Snakemake's other folders are of one run.
+# Snakemake's other folders belong to a single run.
 PACKED = (FILE, "data", "results", ".snakemake/metadata")
 OF_ONE_RUN = (".runs", "mlflow.db-shm", "mlflow.db-wal")  # MLflow's log is empty between runs
-# The key of Snakemake's notes with the path of the checkout's container, which nothing compares.
+# The key in Snakemake's records with the path of the checkout's container, which nothing compares.
 CONTAINER = "container_img_url"
 
 
@@ -75,7 +75,7 @@ def make_study(folder: Path) -> None:
 
 
 def pack_study(folder: Path, archive: Path) -> None:
-    """Packs a study without owners, and with times of whole seconds."""
+    """Packs a study without owners, with times rounded to seconds."""
     with tarfile.open(archive, "w:xz", preset=9) as packed:
         for name in PACKED:
             files = [folder / name] if name == FILE else sorted((folder / name).rglob("*"))

@@ -1,1 +1,1 @@
-"""Helpers of the tests: data, servers and files that several test modules use."""
+"""Test helpers: data, servers and files for several test modules."""

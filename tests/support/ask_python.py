@@ -1,8 +1,8 @@
-"""Asks a server of `warm_python.py` for a Python, and ends as that one does.
+"""Asks a server of `warm_python.py` to run a Python, and ends with the Python's exit status.
 
     python -ISu tests/support/ask_python.py SOCKET -m snakemake ARGUMENTS...
 
-Each run and each job of a test starts one, so it imports only what Python has built in: other
+Each run and each job of a test starts this program, so it imports only built-in modules: other
 modules took three quarters of its time.
 """
 
@@ -17,7 +17,7 @@ SIGNALS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
 
 
 def ask(path: str, arguments: list[str]) -> int:
-    """Has the server run Python with these arguments, and ends as it does."""
+    """Lets the server run Python with these arguments, and ends in the same way."""
     request = marshal.dumps(
         {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}  # noqa: PTH109
     )
@@ -32,7 +32,7 @@ def ask(path: str, arguments: list[str]) -> int:
         _signal.signal(each, lambda number, _: os.kill(process, number))
     answer = connection.recv(LENGTH)
     if len(answer) < LENGTH:
-        return 1  # the server is gone, and the process with it
+        return 1  # the server and its process are gone
     status = os.waitstatus_to_exitcode(int.from_bytes(answer, "big"))
     if status < 0:
         if -status in SIGNALS:

@@ -40,7 +40,7 @@ FULL: dict[str, Any] = {
 
 
 def write_rows(folder: Path) -> None:
-    """Writes the table and the images of the datasets with several labels."""
+    """Writes the table and the images of the datasets with several labels per image."""
     for number in range(50):
         (folder / f"{number}.png").touch()
     lines = [f"{n}.png,{n % 2},0,{'FM'[n % 2]},{n % 7},{n % 3},{n % 5}\n" for n in range(50)]

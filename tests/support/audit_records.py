@@ -1,4 +1,4 @@
-"""Made-up records of audits, as the job writes them, for tests of what reads them."""
+"""Made-up records of audits in the format of the audit job, for tests of code that reads them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ MEMBERSHIP: dict[str, Any] = {
     "targets": 64,
     "units": 200,
     "n": 1000,
-    # summaries show neither of the first two
+    # summaries omit the first two
     "rows": [
         {**ATTACK, "rows": "mislabelled", "tpr_at_fpr": {"0.001": None, "0.01": 0.2}},
         {**ATTACK, "attack": "loss", "auc": 0.51},
@@ -105,7 +105,7 @@ def write_audit(
     controls: tuple[Mapping[str, Any], ...] = (),
     membership: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Writes one record below the folder of results, and returns its path."""
+    """Writes a record below the results folder, and returns its path."""
     path = audit_path(results / "audit", (dataset, backbone, method, epsilon), RECORD_SUFFIX)
     claim = epsilon if epsilon == INFINITE else float(epsilon)
     write_json(
@@ -141,7 +141,7 @@ def write_audit(
 
 
 def membership_record(*, groups: tuple[str, ...] = ("all",)) -> dict[str, Any]:
-    """A record in which every attack has twice as many true as false positives."""
+    """Returns a record in which every attack has twice as many true as false positives."""
     low, tpr, high = (np.minimum(factor * FPR, 1.0).tolist() for factor in (1.5, 2.0, 2.5))
     pairs = [{"rows": rows, "attack": each} for rows in groups for each in ("loss", "lira", "rmia")]
     curve = {"tpr": [None, *tpr[1:]], "low": [None, *low[1:]], "high": [None, *high[1:]]}

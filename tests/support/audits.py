@@ -1,4 +1,4 @@
-"""Private methods of every kind, small, with plans that no accountant had to price."""
+"""Small private methods of every kind, with plans that were made without an accountant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def head(name: str, **options: Any) -> MethodOptions:
 
 
 _FULL = {"batch_size": "full", "steps": 5, "init": "zero", "max_grad_norm": 1.0}
-# gradients on unit rows are not clipped at 1
+# limit below 1, because rows of length 1 have gradients that a limit of 1 does not clip
 _UNIT = _FULL | {"max_grad_norm": 0.5, "learning_rate": 0.1}
 _BATCHES = {"batch_size": 60, "steps": 12, "max_grad_norm": 1.0}
 
@@ -49,7 +49,7 @@ METHODS: dict[str, MethodOptions] = {
 
 
 def plan_of(method: MethodOptions, n: int, *, noise: float = 4.0, epsilon: float = 1.0) -> Plan:
-    """Returns a plan with the method's mechanisms and some noise; its epsilon is anybody's."""
+    """Returns a plan with the method's mechanisms and given noise; its epsilon is arbitrary."""
     return made_plan(method.list_mechanisms(n), n, noise, epsilon=epsilon, priced_by="nobody")
 
 

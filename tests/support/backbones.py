@@ -1,4 +1,4 @@
-"""Loaded backbones: of any options, tiny random ones, the real MobileNetV2; and their images."""
+"""Loads backbones for tests (any options, tiny random ones, the real MobileNetV2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpprobe.backbones.registry import backbone_options
 
 CPU = Runtime(device="cpu", precision="float32")
 
-# Random timm networks with few parameters, one of each kind that fine-tuning meets.
+# Random timm networks with few parameters, one for each kind that fine-tuning supports.
 TINY: dict[str, dict[str, Any]] = {
     "vit": {
         "model": "vit_tiny_patch16_224",
@@ -43,7 +43,7 @@ TINY: dict[str, dict[str, Any]] = {
     "convnext": {"model": "test_convnext", "preprocessing": {"size": 64}},
     "nfnet": {"model": "test_nfnet", "preprocessing": {"size": 64}},
 }
-# Their blocks.
+# Number of blocks of each network.
 DEPTHS = {
     "vit": 4,
     "resnet": 4,
@@ -56,7 +56,7 @@ DEPTHS = {
 
 
 def describe_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Describes networks in this process, as another takes seconds; returns the names asked for."""
+    """Describes networks in this process, as another takes seconds; returns requested names."""
     asked: list[str] = []
     run = subprocess.run
 
@@ -86,13 +86,13 @@ def noise(size: tuple[int, int] = (8, 8), mode: str = "RGB", seed: int = 0) -> I
 
 
 def smooth_noise(size: tuple[int, int] = (200, 170), seed: int = 0) -> Image.Image:
-    """Noise of about five pixels, as JPEG and networks with filters see it."""
+    """Returns noise with details of five pixels, which survive JPEG and filters of networks."""
     small = noise((size[0] // 5 + 1, size[1] // 5 + 1), seed=seed)
     return small.resize(size, Image.Resampling.BICUBIC)
 
 
 def timm_backbone(kind: str, **changed: Any) -> Backbone:
-    """Loads a random timm network of `TINY` whose batch statistics are no round numbers."""
+    """Loads a random timm network of `TINY` with irregular batch statistics."""
     backbone = load(**{"family": "timm", "pretrained": False, **TINY[kind], **changed})
     stir(backbone.graph)
     return backbone
@@ -104,7 +104,7 @@ def open_clip_backbone(model: str, **changed: Any) -> Backbone:
 
 
 def real_mobilenet(test_data: Path) -> Backbone:
-    """Loads the real MobileNetV2 as its studies do, at 128 pixels."""
+    """Loads the real MobileNetV2 at 128 pixels, as its studies do."""
     return load(
         family="timm",
         model="mobilenetv2_100",
@@ -115,7 +115,7 @@ def real_mobilenet(test_data: Path) -> Backbone:
 
 
 def stir(model: torch.nn.Module | None) -> None:
-    """Gives batch norms statistics and factors of their own, of a seed: fresh ones do nothing."""
+    """Sets random seeded statistics and factors in batch norms: new batch norms have no effect."""
     assert model is not None
     generator = torch.Generator().manual_seed(7)
     for module in model.modules():
@@ -129,7 +129,7 @@ def stir(model: torch.nn.Module | None) -> None:
 
 
 def images(backbone: Backbone, rows: int = 5, seed: int = 1) -> torch.Tensor:
-    """Returns random images uint8 [rows, C, H, W] of the backbone's size."""
+    """Returns random uint8 images [rows, C, H, W] of the backbone's size."""
     shape = (rows, *backbone.transform(probe_image()).shape)
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Records of zero-shot classifiers and few-shot probes, with the numbers that a test wants."""
+"""Made-up records of zero-shot classifiers and few-shot probes, with chosen numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _summarise(value: float, metric: str = "accuracy") -> dict[str, Any]:
 def write_zero_shot(
     root: Path, *, dataset: str = "digits", backbone: str = "pixels", **metrics: float
 ) -> Path:
-    """Writes the record of a zero-shot classifier, whose headline is the first metric."""
+    """Writes the record of a zero-shot classifier; the first metric is its headline."""
     path = root / f"zero_shot/{dataset}/{backbone}/metrics.json"
     headline, value = next(iter(metrics.items()))
     record = {
@@ -40,7 +40,7 @@ def write_zero_shot(
 
 
 def write_few_shot(root: Path, accuracies: Mapping[int | None, float]) -> Path:
-    """Writes the record of few-shot probes, accuracy by N, on the features of `pixels`."""
+    """Writes the record of few-shot probes on the features of `pixels`, with accuracy by N."""
     path = root / "few_shot/digits/pixels.json"
     results = [
         {

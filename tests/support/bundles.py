@@ -32,12 +32,12 @@ CHOICE: dict[str, Any] = {"cells": 0, "epsilon": None, "uncovered": None}
 
 
 def state_tested(n: int) -> dict[str, Any]:
-    """The facts of test units that were drawn by ids, and compared with training units."""
+    """Returns the facts of test units that were drawn by ids and compared with training units."""
     return describe_test_units(n=n, rule="id, seed 0, fraction 0.2", compared=("bytes", "pixels"))
 
 
 def describe_backbone(loaded: Backbone, **facts: Any) -> BackboneFacts:
-    """A bundle's description of a backbone as it is loaded here."""
+    """Returns a bundle's description of a loaded backbone."""
     facts = {"checkpoint": None, "precision": "float32", "dtype": "float32", "versions": {}} | facts
     return BackboneFacts(
         weights_sha256=loaded.weights_sha256,
@@ -51,7 +51,7 @@ def describe_backbone(loaded: Backbone, **facts: Any) -> BackboneFacts:
 
 
 def write_files(folder: Path, facts: BundleFacts, **contents: Any) -> Path:
-    """Writes a bundle whose documents are no real ones; returns its folder."""
+    """Writes a bundle with placeholder documents; returns its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     write_bundle(folder, facts, **contents)
     for name in ("README.md", "release.html"):
@@ -74,7 +74,7 @@ def write_example(
     predecessor: Path | None = None,
     classes: tuple[str, ...] = CLASSES,
 ) -> Path:
-    """Writes a bundle of random weights, all files but the documents real; returns its folder."""
+    """Writes a bundle of random weights with placeholder documents; returns its folder."""
     from dpprobe.backbones.loading import load_backbone
     from dpprobe.backbones.pixels import Options as Pixels
 

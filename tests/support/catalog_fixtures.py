@@ -1,8 +1,8 @@
-"""Small datasets in the formats that the catalog's sources really have, and servers of them.
+"""Small datasets in the real formats of the catalog's sources, and servers for them.
 
-Each builder makes one entry's files and returns what a study writes beside `catalog:` to get these
-in place of the real ones: addresses of a local server, checksums, a folder. Where checksums stand
-in torchvision, they are replaced there.
+Each builder makes the files of one catalog entry. It returns the options that a study writes next
+to `catalog:` to use these files instead of the real ones: addresses of a local server, checksums,
+a folder. Checksums in torchvision's code are patched.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.torchvision_files import fetch_from, serve_dataset
 
 @dataclass(frozen=True, kw_only=True)
 class Small:
-    """A small dataset: what a study writes to get it, and what must come out."""
+    """A small dataset: the options with which a study uses it, and the expected counts."""
 
     values: Mapping[str, Any]
     train: int
@@ -43,7 +43,7 @@ class Small:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a builder works: a folder for itself, a server on the web, the Hub."""
+    """Resources of a builder: its own folder, a web server, the Hub."""
 
     folder: Path
     web: Server
@@ -52,7 +52,7 @@ class Place:
 
 
 class _Pictures:
-    """Pictures of noise, no two alike."""
+    """Makes pictures of noise, all different."""
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(4)
@@ -73,7 +73,7 @@ def _zip(files: Mapping[str, bytes]) -> bytes:
 
 
 def serve_torchvision(kind: str, entry: DatasetEntry, place: Place) -> Small:
-    """The files of one of torchvision's datasets, with the entry's classes."""
+    """Serves the files of one of torchvision's datasets, with the entry's classes."""
     per_class = 5 if kind == "EuroSAT" else 2
     train, test, classes = serve_dataset(
         kind, place.folder, place.patch, per_class=per_class, class_names=entry.class_names
@@ -81,22 +81,22 @@ def serve_torchvision(kind: str, entry: DatasetEntry, place: Place) -> Small:
     for path in place.folder.iterdir():
         place.web.put(f"/{path.name}", path.read_bytes())
     fetch_from(place.web.url("/"), place.patch)
-    if kind == "EuroSAT":  # has no test rows of its own
+    if kind == "EuroSAT":  # without a test split
         train, test = 40, 10
     return Small(values={}, train=train, test=test, classes=classes)
 
 
 def _archive(entry: DatasetEntry, place: Place, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Puts an entry's one archive on the web, in place of the original."""
+    """Serves an entry's only archive in place of the original; returns the option `files`."""
     (written,) = entry.options["files"]
     data = _zip(files)
-    # The original's address ends in no name, either.
+    # The original's address also ends without a file name.
     url = place.web.put("/file_downloaded", data)
     return {"files": [{**written, "url": url, "sha256": hashlib.sha256(data).hexdigest()}]}
 
 
 def plantdisease(entry: DatasetEntry, place: Place) -> Small:
-    """A zip of one folder a class, one of them no class of PlantVillage."""
+    """Makes a zip with a folder per class and one folder that is no class of PlantVillage."""
     pictures = _Pictures()
     assert entry.class_names is not None
     root = "Plant_leave_diseases_dataset_without_augmentation"
@@ -109,7 +109,7 @@ def plantdisease(entry: DatasetEntry, place: Place) -> Small:
 
 
 def chest_xray(entry: DatasetEntry, place: Place) -> Small:
-    """A zip of grey JPEG files under train and test, with what macOS adds."""
+    """Makes a zip of greyscale JPEG files in train and test, with files that macOS adds."""
     pictures = _Pictures()
     files = {
         f"chest_xray/{part}/{name}/{name}-{part}-{number}.jpeg": pictures.file(grey=True)
@@ -123,7 +123,7 @@ def chest_xray(entry: DatasetEntry, place: Place) -> Small:
     return Small(values=_archive(entry, place, files), train=12, test=6, classes=2)
 
 
-# Names of files as the archive has them: class, file and patient of each.
+# Class, file name and patient of each image, in the archive's style.
 RADIOGRAPHS = [
     *(("NORMAL", f"IM-{n:04d}-0001.jpeg", f"IM-{n:04d}") for n in range(100, 112)),
     ("NORMAL", "NORMAL2-IM-0100-0001-0002.jpeg", "IM-0100"),
@@ -133,13 +133,13 @@ RADIOGRAPHS = [
 
 
 def is_tested(patient: str) -> bool:
-    """The split by names in a plain formula: 52 bits of the SHA-256 of seed 0 and name."""
+    """Splits by name with a plain formula: 52 bits of the SHA-256 of seed 0 and name."""
     digest = hashlib.sha256(f"0\n{patient}".encode()).hexdigest()
     return int(digest[:13], 16) / 16**13 < 0.2
 
 
 def chest_xray_patients(entry: DatasetEntry, place: Place) -> Small:
-    """The same archive, whose patients stand on both sides of the authors' split."""
+    """Makes the same archive, with patients in both parts of the authors' split."""
     pictures = _Pictures()
     files = {
         f"chest_xray/{'test' if row % 4 == 0 else 'train'}/{label}/{name}": pictures.file(grey=True)
@@ -152,7 +152,7 @@ def chest_xray_patients(entry: DatasetEntry, place: Place) -> Small:
 
 
 def imagenet(entry: DatasetEntry, place: Place) -> Small:
-    """Parquet files as the Hub makes them, gated, and ReaL's list."""
+    """Makes gated parquet files in the Hub's format, and ReaL's list of labels."""
     pictures = _Pictures()
     names = ["tench, Tinca tinca", "goldfish, Carassius auratus", "great white shark, man-eater"]
     features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
@@ -171,7 +171,7 @@ def imagenet(entry: DatasetEntry, place: Place) -> Small:
         )
         for part in range(2)
     }
-    # Neither the files nor their rows stand in the order of the images' numbers.
+    # Neither the files nor their rows are sorted by image number.
     numbers = ([4, 1, 6], [2, 5, 3])
     for part, some in enumerate(numbers):
         paths = [f"ILSVRC2012_val_{number:08d}_n01440764.JPEG" for number in some]
@@ -214,12 +214,12 @@ FINDINGS = (
 
 
 def _findings(row: int) -> list[str]:
-    """Every finding is 1, 0, -1 and blank in turn."""
+    """Returns the labels of a row: every finding is 1, 0, -1 and blank in turn."""
     return [("1.0", "0.0", "-1.0", "")[(row + place) % 4] for place in range(len(FINDINGS))]
 
 
 def chexpert(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
-    """The small version's folder, its two tables and the table of patients."""
+    """Makes the folder of the small version, with its two tables and the table of patients."""
     pictures = _Pictures()
     columns = ["Path", "Sex", "Age", "Frontal/Lateral", "AP/PA", *FINDINGS]
     patients = []
@@ -233,7 +233,7 @@ def chexpert(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
             image.write_bytes(pictures.file(grey=True))
             sex = "Female" if row % 2 else "Male"
             table.append([path, sex, 15 + 20 * (row % 4), "Frontal", "AP", *_findings(row)])
-            # One patient is not in the table of patients.
+            # One patient is missing from the table of patients.
             if row != 1:
                 patients.append([patient, sex, 50, "White" if row % 3 else "Asian", "Unknown"])
         _write_csv(place.folder / f"CheXpert-v1.0-small/{part}.csv", columns, table)
@@ -243,7 +243,7 @@ def chexpert(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
 
 
 def mimic_cxr(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
-    """The tables of MIMIC-CXR-JPG and MIMIC-IV, packed, and the folders of images."""
+    """Makes the gzipped tables of MIMIC-CXR-JPG and MIMIC-IV, and the folders of images."""
     pictures, root = _Pictures(), place.folder
     splits, labels, patients, admissions = [], [], [], []
     for row in range(14):
@@ -254,7 +254,7 @@ def mimic_cxr(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
         if part != "validate":
             image.parent.mkdir(parents=True)
             image.write_bytes(pictures.file(grey=True))
-        # A report without labels, and patients without an admission, are real.
+        # The real data also has a report without labels, and patients without an admission.
         if row != 3:
             labels.append([subject, study, *_findings(row)])
         patients.append([subject, "F" if row % 2 else "M", 18 + 9 * (row % 8), 2180])
@@ -272,7 +272,7 @@ def mimic_cxr(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
     return Small(values={"root": str(root)}, train=8, test=4, classes=5)
 
 
-# Patients of the competition's training and test images, and the grades of their eyes.
+# Grades of both eyes, by patient, in the competition's training and test images.
 EYES = {
     "train": {10 + n: (n % 5, (n + 1) % 5) for n in range(10)},
     "test": {1: (0, 0), 2: (1, 2), 3: (3, 4)},
@@ -280,7 +280,7 @@ EYES = {
 
 
 def eyepacs(entry: DatasetEntry, place: Place) -> Small:  # noqa: ARG001
-    """Both folders of images, Kaggle's tables of training labels and of test labels."""
+    """Makes both folders of images, and Kaggle's tables of training labels and of test labels."""
     pictures, root = _Pictures(), place.folder
     for part, file, columns in (
         ("train", "trainLabels.csv", ["image", "level"]),

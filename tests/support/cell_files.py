@@ -1,4 +1,4 @@
-"""Writes made-up files of cells, in the form that a training job writes."""
+"""Writes made-up files of cells, in the format of a training job."""
 
 from __future__ import annotations
 
@@ -58,19 +58,18 @@ def write_cell(
 ) -> Path:
     """Writes one cell's folder below `root` and returns its metrics.json.
 
-    Scores are Gaussian noise plus `quality`, damped by a small epsilon, at the label; with
-    `multi_label` each label is there in three rows of ten, save a label named "absent"; the test
-    rows are of so many `patients`, each of as many rows, where they are known. `shares` are how
-    frequent classes are in the test split, equally where absent; the headline is the usual one of
-    such classes where none is given. `note`
-    enters the content hash, so that another note makes a changed cell.
+    Scores are Gaussian noise, plus `quality` (reduced for a small epsilon) at the label. With
+    `multi_label` each label is positive in three of ten rows, except a label named "absent". With
+    `patients` the test rows are divided equally among so many patients. `shares` are the class
+    frequencies in the test split (default: equal), which determine the default `headline`.
+    `note` is part of the content hash, so another note makes a changed cell.
     """
     head = "nonprivate" if method == "nonprivate" else "sgd"
     folder = root / "cells" / dataset / backbone / method / f"eps-{epsilon}"
     identity = [dataset, backbone, method, epsilon]
     classes = len(class_names)
     generator = np.random.default_rng(int(hash_value(identity)[:8], 16))
-    drawn = np.random.default_rng(int(hash_value(dataset)[:8], 16))  # those of all its cells
+    drawn = np.random.default_rng(int(hash_value(dataset)[:8], 16))  # shared by its cells
     labels = drawn.integers(classes, size=rows)
     if shares is not None:
         labels = drawn.choice(classes, size=rows, p=shares)
@@ -141,7 +140,7 @@ def write_cell(
 
 
 def state_cell(identity: Sequence[str], *, seeds: int = 2, private: bool = True) -> dict[str, Any]:
-    """The statement of a cell of this name, with so many heads."""
+    """Returns the statement of a cell of this name, with one head per seed."""
     _, backbone, method, epsilon = identity
     stated: dict[str, Any] = json.loads(_state_cell(private))
     stated["public_data"]["backbone"] = backbone
@@ -223,7 +222,7 @@ def write_study(
     seeds: int = 3,
     **options: Any,
 ) -> list[Path]:
-    """Writes the cells of a study on one dataset; the non-private method at inf alone.
+    """Writes the cells of a study on one dataset; the non-private method only has epsilon inf.
 
     Further options are passed to `write_cell`.
     """
@@ -246,7 +245,7 @@ def write_study(
 
 
 def summarise(path: Path, *cells: Path) -> Path:
-    """Summarises cells in a file, as a study does; returns the file."""
+    """Writes the summary of cells as a study does; returns its path."""
     summarise_cells(cells, path, study="study")
     return path
 
@@ -256,7 +255,7 @@ def grid_of(folder: Path, *cells: Path) -> Grid:
 
 
 def write_dataset_info(path: Path, *, note: str = "") -> Path:
-    """Writes a dataset.json; another `note` makes it another dataset."""
+    """Writes a dataset.json; another `note` makes another dataset."""
     splits = {
         name: {
             "rows": rows,
@@ -300,7 +299,7 @@ def _write_history(path: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def write_predictions(path: Path, scores: np.ndarray, labels: np.ndarray, **more: Any) -> None:
-    """Writes the [seeds, rows, classes] scores of rows; `more` are columns of these rows."""
+    """Writes the [seeds, rows, classes] scores of rows; `more` are further columns of the rows."""
     seeds, rows, classes = scores.shape
     flat = pa.array(scores.astype(np.float32).reshape(-1))
     every = np.concatenate([labels] * seeds)

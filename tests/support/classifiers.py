@@ -1,4 +1,4 @@
-"""Small rows of separable classes, and classifiers that fit them in milliseconds."""
+"""Small data of separable classes, and classifiers that fit it in milliseconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Rows(NamedTuple):
 
 
 def make_rows(seed: int = 0, rows: int = ROWS) -> Rows:
-    """Three classes, each around an axis of its own."""
+    """Returns rows of three classes, each around its own axis."""
     generator = np.random.default_rng(seed)
     labels = np.arange(rows) % len(CLASSES)
     features = generator.normal(size=(rows, DIMENSION))
@@ -36,7 +36,7 @@ def make_benchmark(**changes: Any) -> PrivateClassifier:
 
 
 def make_private(**changes: Any) -> PrivateClassifier:
-    """Returns a private classifier with a budget for one fit, in memory."""
+    """Returns a private classifier with an in-memory budget for one fit."""
     values: dict[str, Any] = {"head": FAST, "classes": CLASSES, "budget": make_budget()}
     return PrivateClassifier(**values | changes)
 

@@ -16,7 +16,7 @@ def clouds(
     apart: float = 2.0,
     several: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of classes of unequal sizes, or of several labels, which lie apart."""
+    """Returns well-separated rows with labels: classes of unequal sizes, or several labels each."""
     generator = np.random.default_rng(seed)
     shares = np.arange(1, classes + 1) / sum(range(classes + 1))
     labels = generator.choice(classes, size=rows, p=shares)
@@ -29,7 +29,7 @@ def clouds(
 
 
 def further_columns(labels: np.ndarray) -> dict[str, Any]:
-    """A group of each row, and the labels that count as right where a row has one label."""
+    """Returns the groups of each row, and the accepted labels of rows with one label."""
     groups = {
         "group_sex": ["FM"[row % 7 > 2] for row in range(len(labels))],
         "group_age": [f"{10 * (row % 4)}" for row in range(len(labels))],

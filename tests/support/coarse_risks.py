@@ -1,4 +1,4 @@
-"""A coarse search for the epsilon of a permitted risk: each step of it prices many plans."""
+"""A coarse search for the epsilon of a permitted risk, as each search step prices many plans."""
 
 from __future__ import annotations
 
@@ -9,6 +9,5 @@ from dpprobe.privacy import noise_calibration
 
 @pytest.fixture
 def coarse_risks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the epsilon of a risk be a third too small; tests/unit/privacy/test_risk.py has how near
-    it comes."""
+    """Makes the search coarse: epsilon may be a third too small (see unit/privacy/test_risk.py)."""
     monkeypatch.setattr(noise_calibration, "RISK_TOLERANCE", 0.5)

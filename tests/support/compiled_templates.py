@@ -19,7 +19,7 @@ def _compile_once(
     filename: str | None = None,
     *rest: Any,
 ) -> Any:
-    """Returns the code of a file's template, as Jinja's own caches keep it between environments."""
+    """Returns a template file's code, cached for all environments (Jinja caches for each)."""
     if filename is None or rest:
         return _COMPILE(environment, source, name, filename, *rest)
     key = (source, name, filename, type(environment), environment.finalize, environment.autoescape)
@@ -29,7 +29,7 @@ def _compile_once(
 
 
 def keep_templates(patch: pytest.MonkeyPatch) -> None:
-    """Has each template compiled once in this process and those that are forked from it."""
+    """Makes this process and its forks compile each template only once."""
     patch.setattr(Environment, "compile", _compile_once)
 
 

@@ -1,9 +1,9 @@
-"""The public registry of differentially private deployments, as its schema describes an entry.
+"""The schema of an entry in the public registry of differentially private deployments.
 
-Names, types and requirements of schemas/deployments-schema.yaml in
+Contains names, types and requirements of schemas/deployments-schema.yaml in
 github.com/opendp/deployments-registry-data at commit 3e9c812a924cf01d228f26f6c462c59c391c3f2a,
-without its descriptions. The registry checks entries by JSON Schema's draft 7 with formats. Its
-texts have one type; `MARKDOWN` marks those whose description asks for sentences, maybe in lists.
+without descriptions. The registry validates entries with JSON Schema draft 7 and formats. All its
+texts have one type; `MARKDOWN` marks texts whose description asks for sentences or lists.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ SCHEMA = block(
 
 
 def find_faults(entry: Any) -> list[str]:
-    """Returns what the registry's check of the schema would report."""
+    """Returns the errors that the registry's schema check would report."""
     checker = jsonschema.Draft7Validator.FORMAT_CHECKER
     validator = jsonschema.Draft7Validator(SCHEMA, format_checker=checker)
     return [fault.message for fault in validator.iter_errors(entry)]

@@ -1,4 +1,4 @@
-"""The digits of scikit-learn as a parquet file."""
+"""Writes scikit-learn's digits as a parquet file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sklearn.datasets import load_digits
 
 
 def digits_file(path: Path, *, mirrored: bool = False) -> dict[str, Any]:
-    """Writes the images, byte for byte those of the source `sklearn` unless they are mirrored.
+    """Writes the images with the bytes of the source `sklearn`, unless they are mirrored.
 
-    None of the mirrored images is one of the others.
+    No mirrored image equals an original image.
 
     Returns:
-      The source's options.
+      The options of the source.
     """
     data = load_digits()
     images = []

@@ -1,4 +1,4 @@
-"""Bundles that somebody edits, and the checks that notice it."""
+"""Edits bundles as an attacker would, and returns the checks that notice the edits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def edit_file(folder: Path, name: str, change: Change) -> Path:
-    """Edits a JSON file of a bundle and all hashes, as somebody who cheats would."""
+    """Edits a JSON file of a bundle and updates all hashes, as a cheater would."""
     values = read_json(folder / name)
     change(values)
     (folder / name).write_text(json.dumps(values, indent=2))

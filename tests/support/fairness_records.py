@@ -1,7 +1,7 @@
-"""A record of subgroups and its table, as the job makes them, with what a test needs otherwise.
+"""A fairness record and its table in the job's format, with changes that a test chooses.
 
-`sgd` at 0.5 and 2 is compared with the ceiling, on rows of several labels: by `ink`, of two groups,
-and `side`, of three and a small one, "unknown".
+`sgd` at epsilon 0.5 and 2 is compared with the ceiling, on rows with several labels. Attributes are
+`ink`, with two groups, and `side`, with three groups and a small group "unknown".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.cell_files import write_cell, write_predictions
 from tests.support.refusals import change_values
 
 CELLS = (("sgd", "0.5"), ("sgd", "2"), ("nonprivate", "inf"))
-# How much a cell's scores know of the labels.
+# Strength of the labels' signal in a cell's scores.
 QUALITY = {"0.5": 1.0, "2": 1.5, "inf": 3.0}
 LABELS = ("even", "five_or_more", "has_a_hole")
 HOLES = (0, 4, 6, 8, 9)
@@ -43,9 +43,9 @@ TEST_ROWS = 397
 
 @cache
 def compare_made_cells() -> tuple[FairnessRecord, pa.Table]:
-    """Compares groups of handwritten digits by made-up scores of two heads per cell.
+    """Compares groups of handwritten digits, with made-up scores of two heads per cell.
 
-    Groups are how bold a digit is, and the side of its image that has more ink, unknown for three.
+    Attributes are the boldness of a digit, and its image side with more ink (three rows: unknown).
     """
     images, digits = (values[-TEST_ROWS:] for values in load_digits(return_X_y=True))
     labels = np.stack([digits % 2 == 0, digits >= 5, np.isin(digits, HOLES)], axis=1) * 1
@@ -68,7 +68,7 @@ def compare_made_cells() -> tuple[FairnessRecord, pa.Table]:
                 rows=TEST_ROWS,
                 class_names=LABELS,
             )
-            # heads are worse at the left side's last label
+            # heads are worse at the last label in the group "left"
             known = QUALITY[epsilon] * (labels - 0.5)
             known[np.array(side) == "left", 2] /= 2
             scores = generator.normal(size=(2, *labels.shape)) + known
@@ -90,7 +90,7 @@ def compare_made_cells() -> tuple[FairnessRecord, pa.Table]:
         return FairnessRecord.read(record), pq.read_table(record.with_suffix(TABLE_SUFFIX))
 
 
-# Intervals that stand apart from 0 and from chance.
+# Intervals that include neither 0 nor chance.
 APART = {
     "gap": 0.06,
     "low": 0.025,
@@ -119,15 +119,15 @@ def write_fairness(
     parity: bool = False,
     changes: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Writes the record and its table below the folder of results; returns the record's path.
+    """Writes the record and its table below the results folder; returns the record's path.
 
     Args:
-      names: other names of methods, epsilons, attributes and groups.
+      names: new names of methods, epsilons, attributes and groups, by old name.
       gap: values of every gap.
-      reference: False where no cell is compared with another.
-      parity: True for the gaps between rates too.
-      compared: False for the group "unknown" alone, which is too small to be compared.
-      changes: of values of the record, by their paths.
+      reference: False if no cell is compared with another.
+      parity: True to include the gaps between rates.
+      compared: False to keep only the group "unknown", which is too small to be compared.
+      changes: new values of the record, by path.
     """
     made, table = compare_made_cells()
     record = made.model_dump(mode="json")

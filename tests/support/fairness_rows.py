@@ -1,4 +1,4 @@
-"""Test rows with groups, and heads on them, as the comparison of groups has them in memory."""
+"""Test rows with groups, and heads on these rows, as the fairness comparison reads them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def made_rows(
 
 
 def compare(rows: TestRows, metric: str, *, minimum: Minimum = FEW) -> Comparison:
-    """Returns the comparison of the first attribute by one metric."""
+    """Returns the comparison of the first attribute in one metric."""
     grouping, *_ = make_groupings(rows, groups=None, pairs=(), minimum=minimum)
     made = make_comparisons(rows, grouping, minimum, seed=0)
     return next(item for item in made if item.metric == metric)
 
 
 def head(rows: TestRows, scores: np.ndarray, link: Link | None = None) -> Head:
-    """Returns a head of logits."""
+    """Returns a head with these logits."""
     return Head(
         rows=rows, scores=scores, link=link or ("sigmoid" if rows.multi_label else "softmax")
     )

@@ -1,4 +1,4 @@
-"""Stored features of separable classes: a private split, and one to take for public."""
+"""Stored features of separable classes: one split to use as private data, one as public data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAIN = PromiseFacts()
 
 
 def separable(labels: np.ndarray, dimension: int, *, seed: int, apart: float = 2.0) -> np.ndarray:
-    """Returns normal rows [n, dimension] whose label's feature is larger by `apart`."""
+    """Returns normal rows [n, dimension], with `apart` added to the feature of the row's label."""
     features = np.random.default_rng(seed).normal(size=(len(labels), dimension))
     features[np.arange(len(labels)), labels] += apart
     return features
@@ -39,14 +39,14 @@ def write_split(
     promise: PromiseFacts | None = PLAIN,
     **header: Any,
 ) -> Path:
-    """Writes a split named as its folder; returns its manifest.
+    """Writes a split with the name of its folder; returns its manifest.
 
     Args:
       features: [n, d].
       labels: [n], or [n, classes] of 0 and 1.
-      ids: `<split>-<row>` where absent.
-      promise: the dataset's facts; by default, of images without patients in a source's split.
-      header: values of the header that are no defaults.
+      ids: `<split>-<row>` by default.
+      promise: facts about the dataset; by default images without patients, in the source's split.
+      header: header values that differ from the defaults.
     """
     rows, split, shards = len(labels), header.get("split", folder.name), header.get("shards", 1)
     values: dict[str, Any] = {
@@ -97,12 +97,12 @@ def write_split(
 
 
 def write_store(folder: Path, rows: int, dimension: int, classes: int) -> Path:
-    """Writes a split of separable classes in two shards."""
+    """Writes a split of separable classes in two shards; returns its manifest."""
     labels = np.arange(rows) % classes
     features = np.empty((rows, dimension), dtype=np.float16)
     for shard, (start, stop) in enumerate(((0, rows // 2), (rows // 2, rows))):
         generator = np.random.default_rng(shard)
-        for first in range(start, stop, 10_000):  # a part at a time
+        for first in range(start, stop, 10_000):  # bounds memory
             end = min(first + 10_000, stop)
             part = generator.normal(size=(end - first, dimension)) + 1
             part[np.arange(len(part)), labels[first:end]] += 3

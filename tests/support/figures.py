@@ -1,4 +1,4 @@
-"""Made-up summaries and embeddings, and the words and bytes of figures."""
+"""Made-up summaries and embeddings, and functions that read texts, bars and bytes of figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpprobe.reporting.figures import curves
 from dpprobe.results.summary import read_grid
 from tests.support.cell_files import summarise, write_study
 
-mpl.rcParams.update(style.SETTINGS)  # figures are drawn as `make_exhibit` draws them
+mpl.rcParams.update(style.SETTINGS)  # same settings as `make_exhibit`
 
 
 def write_summary(root: Path) -> Path:
@@ -27,14 +27,14 @@ def write_summary(root: Path) -> Path:
 
 
 def curve_axes(summary: Path) -> Any:
-    """Draws a summary of digits and returns the axes."""
+    """Draws the curves of a summary of digits and returns the axes."""
     axes = Figure().add_subplot()
     curves.draw_curves(axes, read_grid([summary]), "digits")
     return axes
 
 
 def write_embedding(path: Path, *, classes: int, rows: int = 300, **changes: Any) -> Path:
-    """Writes an embedding of random points, its facts changed as given."""
+    """Writes an embedding of random points; `changes` are facts of the embedding."""
     generator = np.random.default_rng(0)
     labels = generator.integers(classes, size=rows)
     plane = generator.normal(size=(rows, 2)) + 8 * generator.normal(size=(classes, 2))[labels]
@@ -74,13 +74,13 @@ def save_bytes(figure: Figure, stem: Path) -> tuple[bytes, ...]:
 
 
 def bar_ends(container: Any, *, across: bool = False) -> np.ndarray:
-    """Returns the ends of each error bar, [n, 2]."""
+    """Returns both ends of each error bar, [n, 2]."""
     (bars,) = container.lines[2]
     return np.array([segment[:, 0 if across else 1] for segment in bars.get_segments()])
 
 
 def drawn_bars(axes: Any, *, across: bool = False) -> list[tuple[float, float, float, float]]:
-    """Returns place, mean and both ends of every error bar, in the order of drawing."""
+    """Returns position, mean, lower end and upper end of every error bar, in drawing order."""
     found = []
     for container in axes.containers:
         points = np.asarray(container.lines[0].get_xydata())
@@ -93,13 +93,13 @@ def drawn_bars(axes: Any, *, across: bool = False) -> list[tuple[float, float, f
 
 
 def drawn_curves(axes: Any, points: int) -> list[list[tuple[float, float]]]:
-    """Returns the points of each line that has so many."""
+    """Returns the points of each line with `points` points."""
     lines = [np.asarray(line.get_xydata()).tolist() for line in axes.get_lines()]
     return [[(x, y) for x, y in line] for line in lines if len(line) == points]
 
 
 def drawn_levels(axes: Any) -> list[float]:
-    """Returns the heights of lines across the whole axes."""
+    """Returns the heights of horizontal lines across the whole axes."""
     return [y for (x, y), (other, same) in drawn_curves(axes, 2) if (x, other, y) == (0, 1, same)]
 
 

@@ -1,4 +1,4 @@
-"""Damages inputs by a seed: bytes, values of JSON and YAML, and words of commands."""
+"""Damages inputs reproducibly by a seed: bytes, values of JSON and YAML, and words of commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpprobe.errors import DpprobeError
 
 T = TypeVar("T")
 
-# Texts that readers stumble over.
+# Texts that often break parsers.
 TEXTS = (
     "",
     " ",
@@ -102,13 +102,13 @@ class Hang(BaseException):
 
 @dataclass
 class Tally:
-    """Outcomes by kind of input, and the failures with all that is needed to make them again."""
+    """Counts outcomes by kind of input, and collects failures with their kind and seed."""
 
     counts: dict[str, Counter[str]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def add_outcome(self, kind: str, seed: int, run: Callable[[], object], seconds: int) -> None:
-        """Runs an input and counts what it comes to."""
+        """Runs an input and counts its outcome."""
         told, outcome = "", "accepted"
         try:
             with limited(seconds):
@@ -129,7 +129,7 @@ class Tally:
             self.failures.append(f"{kind} {seed}: {outcome}\n{told[-3000:]}")
 
     def describe_counts(self) -> str:
-        """Returns a line for each kind of input and one for all."""
+        """Returns one line per kind of input, and a line with the totals."""
         whole: Counter[str] = sum(self.counts.values(), Counter())
         outcomes = ("refused", "accepted", "traceback", "hang", "memory")
         lines = [f"{'':10} {'inputs':>8} {' '.join(f'{name:>9}' for name in outcomes)}"]
@@ -141,7 +141,7 @@ class Tally:
 
 @contextmanager
 def limited(seconds: int) -> Iterator[None]:
-    """Raises Hang in the main thread when the time is over."""
+    """Raises Hang in the main thread after `seconds`."""
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         raise Hang
@@ -156,7 +156,7 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 def damage_bytes(chance: random.Random, data: bytes) -> bytes:
-    """Returns bytes with one to four edits."""
+    """Returns the bytes with one to four edits."""
     for _ in range(chance.choice([1, 1, 1, 2, 4])):
         data = _edit_bytes(chance, data)
     return data
@@ -210,7 +210,7 @@ def damage_words(chance: random.Random, words: Sequence[str], known: Sequence[st
     for _ in range(chance.choice([1, 1, 2, 3])):
         place = chance.randrange(len(changed) + 1)
         new = chance.choice([*TEXTS, *known])
-        if "\0" in new or "\ud800" in new:  # no system passes these on
+        if "\0" in new or "\ud800" in new:  # no system passes these to programs
             new = "--"
         kept = changed[place + 1 :] if chance.random() < 0.6 else changed[place:]
         changed = [*changed[:place], *([new] if chance.random() < 0.8 else []), *kept]

@@ -1,4 +1,4 @@
-"""The mark of tests that need a GPU; they are skipped where there is none."""
+"""Marks tests that need a GPU, which are skipped on machines without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clipped gradient sums by the compiled and the PyTorch way, for tests of both."""
+"""Computes clipped gradient sums with compiled code and with PyTorch, for tests of both."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def unpadded(buffer: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def full_sum(
     rows: Rows, clip: float, weights: torch.Tensor, *, sigmoid: bool, native: bool
 ) -> torch.Tensor:
-    """Returns the sum over all rows by one of the two ways, [seeds, classes, d + 1]."""
+    """Returns the sum over all rows, compiled if `native`, [seeds, classes, d + 1]."""
     gradients = ClippedGradients(rows, clip, sigmoid)
     if not native:
         release = torch.zeros_like(weights)
@@ -62,7 +62,7 @@ def full_sum(
 def poisson_sums(
     rows: Rows, clip: float, weights: torch.Tensor, rate: float, *, sigmoid: bool, native: bool
 ) -> Iterator[torch.Tensor]:
-    """Yields the sums over Poisson batches, three steps at a time."""
+    """Yields the sums over Poisson batches, in groups of three steps."""
     gradients = ClippedGradients(rows, clip, sigmoid)
     samplers = [PoissonSampler(rows.n, rate, open_stream(seed, "sampling")) for seed in SEEDS]
     sums: list[ClippedGradientSum] = [TorchSum(gradients, weights, samplers[: len(weights)])]
@@ -86,12 +86,12 @@ def poisson_sums(
 
 
 def sum_over(sums: ExactSums, index: npt.NDArray[np.int64], weights: torch.Tensor) -> GridSum:
-    """Each head's exact sum over the rows of an index."""
+    """Returns each head's exact sum over the rows of an index."""
     return sums.sum_batches(weights, [index] * len(weights))
 
 
 def square(sums: GridSum) -> Fraction:
-    """The squared norm of the sums, exactly."""
+    """Returns the exact squared norm of the sums."""
     whole = [Fraction(unit) for unit in sums.units.flatten().tolist()]
     assert all(unit.denominator == 1 for unit in whole)
     return sum((unit**2 for unit in whole), Fraction(0)) * Fraction(sums.step) ** 2

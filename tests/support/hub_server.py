@@ -1,9 +1,9 @@
-"""A stand-in for the Hugging Face Hub: what its API and its file addresses answer.
+"""A stand-in for the API and the file addresses of the Hugging Face Hub.
 
-Written after what huggingface_hub 2.4 asks for and reads: `dataset_info` of a revision (`sha` and
-`siblings`), HEAD of a file (commit, ETag, X-Linked-Etag, X-Linked-Size, a redirect to the store of
-large files), GET with Range, and refusals by X-Error-Code. As the Hub does, it also offers its
-other protocol, xet, which whoever asks for a file's own address need not take.
+Answers what huggingface_hub 2.4 requests: `dataset_info` of a revision (`sha` and `siblings`),
+HEAD of a file (commit, ETag, X-Linked-Etag, X-Linked-Size, a redirect to the store of large files),
+GET with Range, and refusals by X-Error-Code. Like the Hub, it also offers the protocol xet, which
+clients that request a file's own address need not use.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 
-TOKEN = "hf_" + "a" * 34  # no one's: the stand-in's own
-STRANGER = "hf_" + "b" * 34  # of an account that has not accepted the terms of gated datasets
+TOKEN = "hf_" + "a" * 34  # made up for this stand-in
+STRANGER = "hf_" + "b" * 34  # its account has not accepted the terms of gated datasets
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def ask_only(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes huggingface_hub ask another server, as HF_ENDPOINT does for a process."""
+    """Makes huggingface_hub use another server, as HF_ENDPOINT does for a new process."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
     template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
@@ -39,9 +39,9 @@ class Repository:
 
     files: dict[str, bytes]
     commit: str = COMMIT
-    stated: str | None = None  # in its answers, instead of the commit
+    stated: str | None = None  # commit in its answers, if not the real one
     gated: bool = False
-    # Files kept in git itself, not in the store of large files: they have another checksum.
+    # Files in git itself instead of the store of large files: these have another kind of checksum.
     in_git: frozenset[str] = frozenset()
 
 
@@ -51,15 +51,15 @@ class Hub:
 
     url: str
     repositories: dict[str, Repository]
-    # File name -> bytes after which its next transfer breaks off, as often as stated.
+    # File name -> bytes after which a transfer breaks off, and how many transfers do.
     breaks: dict[str, tuple[int, int]] = field(default_factory=dict)
-    # File name -> what is sent in place of the content that the checksum is of.
+    # File name -> wrong content that is sent, although the checksum belongs to the right content.
     corrupt: dict[str, bytes] = field(default_factory=dict)
-    # Statuses given to the next questions before any answer.
+    # HTTP statuses of the next answers, before any real answer.
     failures: list[int] = field(default_factory=list)
     served: dict[str, int] = field(default_factory=dict)
     ranges: list[str] = field(default_factory=list)
-    # Whether the store of large files, which is another host, was sent a token.
+    # True if the store of large files, which is another host, received a token.
     store_saw_token: bool = False
     requests: list[str] = field(default_factory=list)
 
@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
     hub: Hub
 
     def log_message(self, *_: Any) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
             blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
             self._content(path, data, {**commit, "ETag": f'"{blob}"'})
             return
-        # Another host name makes another origin, as the real store is.
+        # Another host name is another origin, like the real store.
         store = self.hub.url.replace("127.0.0.1", "localhost")
         headers = {
             **commit,
@@ -205,7 +205,7 @@ def serve(repositories: Mapping[str, Repository]) -> Iterator[Hub]:
     """Runs the stand-in on a free port of this machine."""
 
     class Handler(_Handler):
-        """One server's own."""
+        """The handler of this server."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -18,7 +18,7 @@ def share(value: float) -> Estimate:
 def rare_cell(
     recall: float, *, class_rows: int = 100, epsilon: str = "1", **changes: Any
 ) -> RareCell:
-    """A private cell whose reference has a recall of 0.8."""
+    """Returns a private cell whose reference has a recall of 0.8."""
     values: dict[str, Any] = {
         "training_set": f"digits_{class_rows}",
         "class_name": "cat",
@@ -45,7 +45,7 @@ def rare_cell(
 
 
 def imbalance_record(cells: Sequence[RareCell]) -> ImbalanceRecord:
-    """The record of these cells."""
+    """Returns the record of these cells."""
     names = list(dict.fromkeys(cell.class_name for cell in cells))
     methods = list(dict.fromkeys(cell.method for cell in cells if cell.private))
     whole = Trained(

@@ -1,9 +1,9 @@
-"""Prints hashes of the native kernels' results: a word for what is computed, and its hash.
+"""Prints hashes of the native kernels' results, each after the name of the results.
 
-Arguments: folders of machine code, without any those of dpprobe itself; "few", of `FEW` alone, in
-the reverse order of imports.
+Arguments: folders of machine code (default: dpprobe's own); "few" to hash only the results of
+`FEW`, which are then imported in reverse order.
 
-Run in a process of its own: machine code is made or loaded when the kernels are imported.
+Must run in its own process: machine code is compiled or loaded when the kernels are imported.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ FLOAT_KERNELS = [
     "dpprobe.heads.kernels.fused_step",
     "dpprobe.privacy.float32_noise",
 ]
-# Quick to compile.
+# These compile quickly.
 FEW = ["dpprobe.privacy.float32_noise", "dpprobe.analyses.fairness.group_kernels"]
 DRAWING_KERNELS = ["dpprobe.privacy.rounded_gaussian", "dpprobe.privacy.sampling"]
-# Not computed here, as they take half a minute to compile: their sums are integers that float64
-# represents exactly, with the same bits in any order of additions.
+# Omitted, as they take half a minute to compile: float64 represents their integer sums exactly, so
+# the bits are the same for any order of additions.
 EXACT_KERNELS = ["dpprobe.heads.kernels.exact_step", "dpprobe.heads.kernels.residuals"]
 
 
@@ -50,7 +50,7 @@ def main(*arguments: str) -> None:
 
 
 def few_results() -> list[np.ndarray]:
-    """Returns noise, and areas of groups."""
+    """Returns noise, and AUCs of groups."""
     import torch
 
     from dpprobe.privacy.float32_noise import GaussianNoise
@@ -60,7 +60,7 @@ def few_results() -> list[np.ndarray]:
 
 
 def step_results() -> list[np.ndarray]:
-    """Returns clipped sums, and heads after steps."""
+    """Returns clipped sums, and heads after several steps."""
     import numpy as np
     import torch
 
@@ -116,7 +116,7 @@ def step_results() -> list[np.ndarray]:
 
 
 def group_areas() -> np.ndarray:
-    """Returns areas of groups of rows in resamples."""
+    """Returns AUCs of groups of rows in resamples."""
     import numpy as np
 
     from dpprobe.analyses.fairness.group_kernels import compute_areas
@@ -134,7 +134,7 @@ def group_areas() -> np.ndarray:
 
 
 def drawn_results() -> list[np.ndarray]:
-    """Returns rounded noise, and a batch: integers."""
+    """Returns integers: rounded noise, and a batch."""
     from dpprobe.privacy.keystream import Keystream
     from dpprobe.privacy.rounded_gaussian import RoundedGaussian
     from dpprobe.privacy.sampling import ExactPoissonSampler

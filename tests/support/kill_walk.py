@@ -1,12 +1,12 @@
-"""Kills a release with SIGKILL before each kind of step, and says what the next runs do.
+"""Kills a release with SIGKILL before each kind of step, and reports what the next runs do.
 
     python -m tests.support.kill_walk FOLDER [METHOD]
 
-A step is a call that changes the disk (a file opened for writing, a rename, a folder made or
-removed), a lock, or a draw of random words. For each step one line of JSON: its name and what is
-left before it. A step is killed if no earlier one left the same files. Its line also tells what the
-next run did, and the run after a person's `abandon`. The next run deletes a bundle that is not
-whole, so all steps that write its files count as one kind.
+A step changes the disk (opens a file for writing, renames, makes or removes a folder), takes a
+lock, or draws random words. Prints one line of JSON per step, with its name and the files before
+it. Kills the run at a step unless an earlier kill left the same files; the line then has the
+outcomes of the next run, and of a run after a person's `abandon`. The next run deletes an
+incomplete bundle, so all steps that write the bundle's files count as one kind.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ EVENTS = {
     "os.truncate",
     "shutil.rmtree",
 }
-# The draws that are steps: how many more there are depends on what was drawn.
+# Number of draws that count as steps: the number of further draws is random.
 DRAWS = 4
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def step_name(event: str, arguments: tuple[Any, ...], folder: Path) -> str | None:
-    """A step's name; None for an event that changes nothing in the folder."""
+    """Returns a step's name; None for an event that changes nothing in the folder."""
     if event == "fcntl.lockf":
         return "lock"
     if event not in EVENTS or (event == "open" and not arguments[2] & WRITES):
@@ -62,7 +62,7 @@ def step_name(event: str, arguments: tuple[Any, ...], folder: Path) -> str | Non
 
 
 def without_token(name: str) -> str:
-    """A file's name without a temporary file's machine, process and token, and a key's hash."""
+    """Returns a file name without the machine, process, token or key's hash in it."""
     parts = re.sub("[0-9a-f]{16}", "", name).split(".")
     return ".".join(part for part in parts if not re.fullmatch(r"[0-9a-f]{8}(-\d+)?", part))
 
@@ -88,7 +88,7 @@ def watch(folder: Path, reached: Callable[[str], None]) -> None:
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """Runs something in a forked process; returns its exit status, negative for a signal."""
+    """Runs `work` in a forked process; returns its exit status, negative for a signal."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -105,7 +105,7 @@ def in_child(work: Callable[[], None]) -> int:
 
 
 def unbooked(folder: Path) -> bool:
-    """True if no open entry of the release is on the disk."""
+    """Returns True if the disk has no open entry of the release."""
     entry = Ledger.of_dataset(folder / "data", "toy").entry_of("first")
     return entry is None or entry.state != "open"
 
@@ -113,7 +113,7 @@ def unbooked(folder: Path) -> bool:
 def run_until(
     folder: Path, work: Callable[[], object], kill_at: int | None, note: Callable[[str], None]
 ) -> int:
-    """Works in a process that dies before step `kill_at`, from 0, and notes each step before."""
+    """Runs `work` in a process that dies before step `kill_at` (from 0); notes each step before."""
 
     def watched() -> None:
         count, inside = 0, False
@@ -136,7 +136,7 @@ def run_until(
 
 
 def run(folder: Path, made: Study, *, kill_at: int | None, steps: Path | None = None) -> int:
-    """Makes the release up to a step; `steps` takes the names, and what the folder holds before."""
+    """Makes the release until a step; appends each step's name and the files before to `steps`."""
 
     def note(name: str) -> None:
         if name.startswith("draw") and unbooked(folder):
@@ -149,8 +149,8 @@ def run(folder: Path, made: Study, *, kill_at: int | None, steps: Path | None = 
 
 
 def heads(folder: Path) -> dict[str, str]:
-    """Every whole head file on the disk: digest by place."""
-    places = folder.glob("results/releases/**/head.safetensors")  # hidden folders too
+    """Maps the folder of every complete head file on the disk to its digest."""
+    places = folder.glob("results/releases/**/head.safetensors")  # includes hidden folders
     return {
         str(path.parent.name): hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         for path in sorted(places)
@@ -158,13 +158,13 @@ def heads(folder: Path) -> dict[str, str]:
 
 
 def state(folder: Path) -> dict[str, Any]:
-    """The ledger's entries and the heads on the disk."""
+    """Returns the ledger's entries and the heads on the disk."""
     entries = Ledger.of_dataset(folder / "data", "toy").read_entries()
     return {"entries": [entry.state for entry in entries], "heads": heads(folder)}
 
 
 def files(folder: Path) -> tuple[str, ...]:
-    """Every file and folder of a killed run, and the ledger's lines, without the drawn numbers."""
+    """Returns all files, folders and ledger entries of a killed run, without random tokens."""
     places = (path.relative_to(folder) for path in folder.rglob("*"))
     names = (str(place.with_name(without_token(place.name))) for place in places)
     entries = Ledger.of_dataset(folder / "data", "toy").read_entries()
@@ -172,7 +172,7 @@ def files(folder: Path) -> tuple[str, ...]:
 
 
 def run_again(folder: Path, made: Study) -> dict[str, Any]:
-    """Makes a release again where a run was killed; abandons its entry where that is asked for."""
+    """Repeats a killed release; if its entry must be abandoned, abandons it and repeats again."""
     record: dict[str, Any] = {"next": run(folder, made, kill_at=None)}
     said = Path(os.environ["KILL_WALK_SAID"])
     record["said"] = said.read_text() if record["next"] == 2 else None
@@ -187,7 +187,7 @@ def run_again(folder: Path, made: Study) -> dict[str, Any]:
 
 
 def walk(folder: Path, made: Study, prepare: Callable[[], None]) -> list[dict[str, Any]]:
-    """Kills at every kind of step of a release; returns a record of each step."""
+    """Kills a release at every kind of step; returns a record for each step."""
     prepare()
     steps = folder.with_name("steps")
     assert run(folder, made, kill_at=None, steps=steps) == 0
@@ -208,14 +208,14 @@ def walk(folder: Path, made: Study, prepare: Callable[[], None]) -> list[dict[st
 
 
 def kind_of(name: str, before: dict[str, Any], left: list[str]) -> tuple[str, ...]:
-    """Returns a key of what a kill at a step leaves to the next run."""
+    """Returns a key for the state that a kill at a step leaves for the next run."""
     if before["entries"] == ["open"] and any(one in name for one in BUNDLE_FILES):
         return name.split()[0], *before["heads"]
     return name if before["entries"] == ["open"] else "", *before["heads"], *left
 
 
 def priced_once(price: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Makes a function that answers as `price` did the first time: one release is all there is."""
+    """Returns a function that caches the first answer of `price`, as there is only one release."""
     answers: list[dict[str, Any]] = []
 
     def answer(*arguments: Any, **rest: Any) -> dict[str, Any]:
@@ -243,15 +243,15 @@ def main() -> None:
         with contextlib.suppress(FileNotFoundError):
             shutil.copytree(calibration, folder / "results/calibration")
 
-    # Plans are found and priced, and templates compiled, once, in the process that all others are
-    # forked from.
+    # Finds and prices plans, and compiles templates, once in the process from which all others are
+    # forked.
     keep_templates(pytest.MonkeyPatch())
     choice.choice_block = priced_once(choice.choice_block)
     prepare()
     release(folder, made)
     shutil.rmtree(calibration)
     shutil.copytree(folder / "results/calibration", calibration)
-    gc.freeze()  # else a collection in each child copies all that they share
+    gc.freeze()  # otherwise a collection in each child copies all shared memory
     for record in walk(folder, made, prepare):
         print(json.dumps(record))
 

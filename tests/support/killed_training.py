@@ -1,9 +1,9 @@
-"""Trainings that are killed with SIGKILL, each in a process forked for it, and what they end with.
+"""Runs trainings that are killed with SIGKILL, each in its own fork, and compares their results.
 
     python -m tests.support.killed_training FOLDER CASES
 
-CASES is a JSON list of options. One line of JSON a case says whether killed trainings were killed,
-and whether they ended bit for bit, records too, as one that was not.
+CASES is a JSON list of options. Prints one line of JSON per case: if the trainings were killed,
+and if they ended with the same bits and records as an uninterrupted training.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.support.tiny_networks import flat, mlp_inputs, mlp_network, network_o
 
 
 def kill_at(place: str) -> None:
-    """Kills this process before "step:K", or while it writes its K-th checkpoint, "save:K"."""
+    """Kills this process before step K ("step:K"), or while it writes checkpoint K ("save:K")."""
     kind, _, number = place.partition(":")
     if kind == "step":
         take = Training.take_step
@@ -58,12 +58,12 @@ def kill_at(place: str) -> None:
 
 
 def norm(step: int, network: FineTunedNetwork) -> dict[str, float]:
-    """A record: of which step, and the length of all parameters."""
+    """Returns a record with the step, and the norm of all parameters."""
     return {"taken": step, "norm": float(np.linalg.norm(flat(network.trained)))}
 
 
 def train(folder: Path, values: dict[str, Any], place: str) -> None:
-    """Trains with a checkpoint after every step; writes what came out at the end."""
+    """Trains with a checkpoint after every step; writes the final state and the history."""
     kill_at(place)
     folder.mkdir(parents=True, exist_ok=True)
     values = dict(values)
@@ -90,10 +90,10 @@ def ended(folder: Path) -> tuple[bytes, bytes]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    gc.freeze()  # else a collection in each child copies all that they share
+    gc.freeze()  # otherwise a collection in each child copies all shared memory
     for number, values in enumerate(json.loads(sys.argv[2])):
         whole, killed = (Path(sys.argv[1]) / f"{number}-{name}" for name in ("whole", "killed"))
-        # before a step; while a checkpoint is written, the first of the second run, another one
+        # kills before a step, and while writing the first or another checkpoint of a resumed run
         places = ["never", "step:1", "save:2", "step:4", "save:1", "never"]
         folders = [whole, *[killed] * 5]
         statuses = [

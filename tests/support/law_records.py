@@ -1,4 +1,4 @@
-"""Made-up records of representation laws, as the job writes them, for tests of what reads them."""
+"""Made-up records of representation laws in the job's format, for tests of code that reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LAYERS = 5
 def series(
     measure: str, split: str, *, start: float, rho: float, first: bool = True
 ) -> dict[str, Any]:
-    """Makes the values of a law without errors; layer 0 is None unless `first`."""
+    """Returns values that follow a law exactly; layer 0 is None unless `first`."""
     values = [start * rho**layer if layer or first else None for layer in range(LAYERS + 1)]
     law = {"rho": rho, "low": 0.98 * rho, "high": 1.02 * rho, "r_squared": 0.99, "layers": LAYERS}
     residual = measure.startswith("residual")
@@ -38,7 +38,7 @@ def network(
     rho: float = 0.8,
     first: bool = True,
 ) -> dict[str, Any]:
-    """Makes a network's laws; of separability rho is inverted."""
+    """Returns a network's laws; for separability rho is inverted."""
     left_out = [
         {"layer": layer, "split": split, "measures": list(MEASURES), "reason": "0/0"}
         for layer, split in enumerate(("train", "test"))
@@ -67,7 +67,7 @@ def network(
 
 
 def tuned_networks() -> list[dict[str, Any]]:
-    """Makes the networks of two settings: methods constant_<k> and searched_<k>."""
+    """Returns the networks of two settings: methods constant_<k> and searched_<k>."""
     return [
         network(
             f"{setting}_{k}",
@@ -84,7 +84,7 @@ def tuned_networks() -> list[dict[str, Any]]:
 
 
 def law_record(*networks: dict[str, Any], **changes: Any) -> LawRecord:
-    """Makes a record of the networks, or else of a frozen and twelve tuned ones."""
+    """Returns a record of the networks; by default of a frozen and twelve tuned ones."""
     values = {
         "dataset": "digits",
         "backbone": "pixels",

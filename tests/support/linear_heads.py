@@ -1,4 +1,4 @@
-"""Small training sets, plans, and float64 oracles of clipped sums, for tests of gradient heads."""
+"""Small training sets, plans, and float64 references for clipped sums in gradient heads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Source:
-    """Stored rows, read in blocks of at most so many."""
+    """Stored rows, read in blocks of at most `most` rows."""
 
     features: npt.NDArray[np.float32]
     most: int = 7
@@ -57,7 +57,7 @@ def training_set(
 
 
 def with_units(rows: int = 120) -> TrainingSet:
-    """The rows of `training_set` in units of 1, 2, 3, 7 and 20 rows, not side by side."""
+    """Returns `training_set` with non-contiguous units of 1, 2, 3, 7 and 20 rows."""
     data, names = training_set(rows), np.repeat(np.arange(5 * rows), [1, 2, 3, 7, 20] * rows)
     order = np.random.default_rng(0).permutation(rows)
     units = Units.number_units([f"{name}" for name in names[:rows][order]])
@@ -70,7 +70,7 @@ def features_of(data: TrainingSet) -> torch.Tensor:
 
 
 def plan_for(method: MethodOptions, n: int, noise: float = 0.8) -> Plan:
-    """A plan of the method's releases at so many times their relative noise; 0 for none."""
+    """Returns a plan of the method's releases with relative noise `noise`; 0 for no noise."""
     mechanisms, selection = method.list_mechanisms(n), method.priced_selection(n)
     return made_plan(mechanisms, n, noise, selection=selection)
 
@@ -80,21 +80,21 @@ def no_privacy(options: MethodOptions, n: int) -> Plan:
 
 
 def rows_of(data: TrainingSet, kind: str = "none") -> Rows:
-    """The rows after a normalisation that costs nothing."""
+    """Returns the rows after a normalisation that uses no privacy budget."""
     plan = Plan(mechanisms=(), n=data.rows, epsilon=math.inf, delta=1e-5, accountant="pld")
     make: Any = KINDS[kind]
     return normalise_rows(data, make(), Releases(plan, [1], data.device))
 
 
 def normalised(data: TrainingSet, kind: str) -> Rows:
-    """The rows after a normalisation; centred ones around a fixed centre."""
+    """Returns the rows after a normalisation; "centred" uses a fixed centre."""
     if kind != "centred":
         return rows_of(data, kind)
     return Rows(data, Transform(Centred(), {"centre": torch.linspace(-0.2, 0.1, data.dimension)}))
 
 
 def whole(rows: Rows) -> torch.Tensor:
-    """[n, d]: all normalised rows."""
+    """Returns all normalised rows, [n, d]."""
     return torch.cat([block.features.clone() for block in rows.read_blocks()])
 
 
@@ -116,7 +116,7 @@ def oracle_sum(
     sigmoid: bool = False,
     constant: float = 1.0,
 ) -> npt.NDArray[np.float64]:
-    """Every row's gradient, one by one, in float64: clipped, summed."""
+    """Returns the sum of clipped gradients, computed row by row in float64."""
     features = whole(rows).double().numpy()
     targets = rows.make_targets(0, rows.n).double().numpy()
     total = np.zeros(weights.shape)

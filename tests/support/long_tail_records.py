@@ -1,4 +1,4 @@
-"""Made-up records of long tails, as the job writes them, for tests of what reads them."""
+"""Made-up records of long tails in the job's format, for tests of code that reads them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SCORES: dict[str, Any] = {
 
 
 def long_tail_record(**changes: Any) -> LongTailRecord:
-    """Makes a record of two clusterings, and of memorisation."""
+    """Returns a record of two clusterings, and of memorisation."""
     finer = {"clusters": 20, "measured": FREQUENCIES, "reference": REFERENCE, "m_ln_n": 215.9}
     coarse = {**finer, "clusters": 5, "measured": {**FREQUENCIES, "index": None}, "m_ln_n": 27.6}
     values = {

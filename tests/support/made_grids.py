@@ -1,4 +1,4 @@
-"""Results and grids of results whose numbers a test chooses."""
+"""Results and grids of results with numbers that a test chooses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Key = tuple[str, float, str, str]  # dataset, epsilon, backbone, method
 
 
 def made_entry(mean: float, **changes: Any) -> Entry:
-    """Makes the entry of a private cell with one value per seed and no interval."""
+    """Returns the entry of a private cell with one value per seed and no interval."""
     facts: dict[str, Any] = {
         "low": None,
         "high": None,
@@ -30,7 +30,7 @@ def made_entry(mean: float, **changes: Any) -> Entry:
 def made_grid(
     entries: Mapping[Key, Entry], *, measures: Mapping[str, Measure] | None = None, **changes: Any
 ) -> Grid:
-    """Makes the grid of entries: datasets in the order of their first entry, epsilons ascending."""
+    """Returns a grid of entries: datasets in the order of their first entry, epsilons ascending."""
     datasets = list(dict.fromkeys(key[0] for key in entries))
     rows = sorted({key[:2] for key in entries}, key=lambda row: (datasets.index(row[0]), row[1]))
     private = [key[:2] for key, entry in entries.items() if entry.private]
@@ -55,7 +55,7 @@ def made_grid(
 
 
 def made_result(mean: float, epsilon: float = 1.0, **changes: Any) -> CellResult:
-    """Makes the result of a cell of three seeds with an interval of 2 points on either side.
+    """Returns the result of a cell with three seeds and an interval of ±2 points.
 
     The head "nonprivate" is the ceiling; any other head is private at a finite epsilon.
     """

@@ -49,16 +49,16 @@ SUMS_FILE = "SHA256SUMS"
 CHECKPOINT, PUBLIC_KEY = "checkpoint.safetensors", "key.pub.pem"
 
 ROWS, CLASSES, DIMENSION = 1500, ("asthma", "copd", "healthy"), 8
-STILL_WAITING = 3  # exit status of `dpprobe site sums`
+STILL_WAITING = 3  # exit status of `dpprobe site sums` while it waits for other sites
 
 
 @dataclass(frozen=True)
 class StoredFiles:
-    """The content of the folder of a kind of release.
+    """The files to store for a kind of release.
 
     Attributes:
       bundle: the folder of the bundle.
-      earlier: the folders of the bundles that it replaces.
+      earlier: the folders of the bundles that this bundle replaces.
       inputs: public images or vectors to predict.
     """
 
@@ -70,7 +70,7 @@ class StoredFiles:
 
 
 class Unknown(Exception):
-    """This dpprobe has no such kind of release."""
+    """Raised if the imported dpprobe cannot make a kind of release."""
 
 
 # public and made-up data
@@ -79,7 +79,7 @@ class Unknown(Exception):
 def draw_vectors(
     seed: int, rows: int = ROWS, classes: int = len(CLASSES)
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Draws vectors around one axis per class, and the classes."""
+    """Returns random vectors around one axis per class, and their classes."""
     generator = np.random.default_rng(seed)
     labels = generator.integers(classes, size=rows)
     vectors = generator.normal(size=(rows, DIMENSION))
@@ -117,7 +117,7 @@ def save_vectors(path: Path, vectors: npt.NDArray[np.float32]) -> Path:
 
 
 def ask_images() -> list[Path]:
-    """Six noisy digits to predict: none of the data's."""
+    """Writes six noisy digits to predict, which are not in the dataset."""
     images = draw_digits(6)[0].astype(np.int64)
     noise = np.random.default_rng(6).integers(0, 40, size=images.shape)
     return save_images(Path(INPUT), np.clip(images + noise, 0, 255).astype(np.uint8))
@@ -127,13 +127,13 @@ def ask_vectors() -> list[Path]:
     return [save_vectors(Path(INPUT, "vectors.npy"), draw_vectors(99, rows=8)[0])]
 
 
-# datasets of a study; each writes the files that it needs, below the working directory
+# datasets of a study; each writes its files below the working directory
 
 DIGITS: Options = {"source": "sklearn", "name": "digits", "split_by": "id"}
 
 
 def patients_dataset() -> Options:
-    """800 digits as images of 400 patients."""
+    """Returns the options of a dataset with 800 digits as images of 400 patients."""
     images, labels = draw_digits(800)
     paths = save_images(Path("files/images"), images)
     save_table(
@@ -181,7 +181,7 @@ def vectors_dataset(
 
 
 def labels_dataset() -> Options:
-    """Vectors with two labels each; a vector may have none, one or both."""
+    """Returns the options of a dataset of vectors with none, one or both of two labels."""
     generator = np.random.default_rng(3)
     marks = generator.integers(2, size=(ROWS, 2))
     vectors = generator.normal(size=(ROWS, DIMENSION))
@@ -207,7 +207,7 @@ WORDS = {
 
 
 def write_texts(seed: int, rows: int) -> tuple[npt.NDArray[np.float32], list[str]]:
-    """Writes short notes, and hashes the words of each into sixteen numbers."""
+    """Writes short notes; returns vectors of 16 numbers, hashed from their words, and labels."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     generator = np.random.default_rng(seed)
@@ -263,15 +263,15 @@ CARD = {"license": "cc-by-4.0", "intended_use": "Tests.", "limits": "Not a medic
 
 @dataclass(frozen=True, kw_only=True)
 class StudyKind:
-    """One release of a study of one dataset, or several that follow each other.
+    """A kind of release from a study: one release, or several that replace each other.
 
     Attributes:
       dataset: returns the dataset's options, and writes the files that they name.
-      changes: options of the dataset beside these.
+      changes: further options of the dataset.
       release: options of each release.
-      chain: the releases in order, each with options of its own; all but the first replace the one
-        before.
-      of_cohorts: each release of the chain has a dataset of its own.
+      chain: further options of each release, in order; all but the first replace the release
+        before them.
+      of_cohorts: True if each release of the chain has its own dataset.
     """
 
     dataset: Callable[..., Options] = vectors_dataset
@@ -354,7 +354,7 @@ def read_study(values: Options) -> Any:
 
 
 def open_release(study: Any, name: str) -> Any:
-    """Opens a release, also with the versions that had no function for it."""
+    """Opens a release, also in versions without a function for that."""
     from dpprobe.release import commands
 
     if opened := getattr(commands, "open_release", None):
@@ -384,7 +384,7 @@ def study_files(study: Any) -> Any:
 
 
 def make_features(study: Any, dataset: str, backbone: str) -> None:
-    """Writes split tables and features as the jobs of a study do, but in this process."""
+    """Writes split tables and features like the jobs of a study, but in this process."""
     from dpprobe.data.dataset_preparation import prepare_dataset
     from dpprobe.data.table import read_info
     from dpprobe.features.extraction import extract_shard
@@ -472,7 +472,7 @@ def run_dpprobe(*words: object, accept: Sequence[int] = (0,)) -> int:
 
 
 def run_jobs(*targets: str) -> None:
-    """Makes files of the study in this folder, by Snakemake."""
+    """Makes files of the study in this folder with Snakemake."""
     words = [sys.executable, "-m", "dpprobe", "run", *targets, "--configfile", "study.yaml"]
     words += ["--cores", "1", "--profile", "none"]
     root = Path(sys.modules["dpprobe"].__path__[0]).parent
@@ -489,11 +489,11 @@ def run_jobs(*targets: str) -> None:
         raise RuntimeError(done.stdout[-4000:])
 
 
-# kinds that are more than one study's release
+# kinds that need more than one release of a study
 
 
 def make_network() -> StoredFiles:
-    """A head on a tiny network, whose weights are a file."""
+    """Makes a head on a tiny network whose weights are in a file."""
     import timm
     import torch
     from safetensors.torch import save_file
@@ -518,7 +518,7 @@ def make_network() -> StoredFiles:
 
 
 def make_joined() -> StoredFiles:
-    """A head on the features of two backbones side by side."""
+    """Makes a head on the concatenated features of two backbones."""
     releases = {"clinic_v1": release_options("data")}
     joined = {"family": "joined", "of": ["squares", "wavelets"]}
     values = make_study({"data": DIGITS}, joined, COVARIANCE, releases)
@@ -557,7 +557,7 @@ def write_key(path: Path) -> Any:
 
 
 def make_sites(**more: Any) -> StoredFiles:
-    """Three sites, each with its rows and its study, take turns until all have the bundle."""
+    """Runs three sites, each with its own rows and study, in turn until all have the bundle."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     members = {}
@@ -592,7 +592,7 @@ def send_sums(name: str) -> int:
 
 
 def fit_rows(unit: Literal["row", "group"]) -> StoredFiles:
-    """A head that a Python program fitted on rows of its own, saved as a bundle."""
+    """Makes a bundle from a head that a Python program fitted on its own rows."""
     import dpprobe
 
     rows, labels = draw_vectors(5)
@@ -613,7 +613,7 @@ def fit_rows(unit: Literal["row", "group"]) -> StoredFiles:
 
 
 def make_choice() -> StoredFiles:
-    """A release of a study that has three more cells, among which somebody may have chosen."""
+    """Makes a release of a study with three more cells, which the chooser may have compared."""
     release = {"clinic_v1": release_options("data", allow_useless=False)}
     values = make_study({"data": vectors_dataset()}, EXTERNAL, COVARIANCE, release, epsilons=[1, 2])
     values["methods"]["other"] = PROTOTYPES
@@ -621,7 +621,7 @@ def make_choice() -> StoredFiles:
 
 
 def make_audited() -> StoredFiles:
-    """A release after an audit of its method and noise, by the jobs of Snakemake."""
+    """Makes a release after an audit of its method and noise, with Snakemake's jobs."""
     values = make_study(
         {"data": vectors_dataset()},
         EXTERNAL,
@@ -720,7 +720,7 @@ KINDS: dict[str, Callable[[], StoredFiles]] = {
 
 
 def pack(kind: str, made: StoredFiles, target: Path) -> None:
-    """Copies what a kind made into a folder of its own, predicts there, and writes the zip."""
+    """Copies the files of a kind into a new folder, predicts there, and writes the zip."""
     from dpprobe.versions import code_version
 
     folder = Path("packed")
@@ -750,7 +750,7 @@ def pack(kind: str, made: StoredFiles, target: Path) -> None:
 
 
 def refuse_paths(folder: Path) -> None:
-    """Refuses files that name a folder of this machine."""
+    """Raises RuntimeError if a file contains the path of a folder on this machine."""
     here = [str(Path.cwd()), str(Path.home()) + "/", tempfile.gettempdir()]
     for path in folder.rglob("*"):
         content = path.read_bytes() if path.is_file() else b""
@@ -802,7 +802,7 @@ def first_line(error: Exception) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Returns 1 if a kind failed."""
+    """Makes all kinds, or those in `words`; returns 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))

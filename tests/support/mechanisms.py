@@ -1,4 +1,4 @@
-"""Mechanisms for tests of the accounting."""
+"""Mechanisms and exact privacy computations, for tests of the accounting."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from scipy.special import ndtr
 
 from dpprobe.privacy.plan import Mechanism, Plan, Selection
 
-# One release on all rows and some on a few, in one plan.
+# Sampling rate and number of steps of the sampled releases in `mixed`.
 RATE, STEPS = 0.05, 60
-# Mean numbers of runs; the best run is released.
+# Means of the random number of runs, of which the best is released.
 MEANS = [3.0, 10.0, 100.0]
 
 
@@ -31,7 +31,7 @@ def gaussians(noise: float, rate: float = 1.0, count: int = 1, name: str = "g") 
 
 
 def made_plan(mechanisms: Sequence[Mechanism], n: int, noise: float = 1.0, **values: Any) -> Plan:
-    """A plan whose epsilon is made up: of mechanisms at so many times their noise; 0 for none."""
+    """Returns a plan whose noise is scaled by `noise` (0: no noise), with an arbitrary epsilon."""
     scaled = tuple(item.scale_noise(noise) for item in mechanisms)
     silent = not scaled or any(item.noise_multiplier == 0 for item in scaled)
     epsilon = values.pop("epsilon", math.inf if silent else 1.0)
@@ -47,7 +47,7 @@ def made_plan(mechanisms: Sequence[Mechanism], n: int, noise: float = 1.0, **val
 
 
 def mixed(noise: float, rate: float = RATE, count: int = STEPS) -> list[Mechanism]:
-    """An unsampled release of much noise beside sampled ones."""
+    """Returns an unsampled release with much noise, and sampled releases."""
     return [gaussians(8 * noise, name="covariance"), gaussians(noise, rate, count, "gradients")]
 
 
@@ -56,12 +56,12 @@ def best_of(mean: float, *repeated: str) -> Selection:
 
 
 def generating(mean: float, x: np.ndarray) -> np.ndarray:
-    """E[x^K] of a geometric number of runs, in closed form."""
+    """Returns E[x^K] for a geometric number of runs K, in closed form."""
     return x / (mean - (mean - 1) * x)
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """delta of N(mu, 1) against N(0, 1) by quadrature of the definition."""
+    """Returns delta of N(mu, 1) against N(0, 1), by quadrature of the definition."""
 
     def excess(x: float) -> float:
         return max(0.0, _normal(x - mu) - math.exp(epsilon) * _normal(x))
@@ -71,7 +71,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def exact_epsilon(mu: float, delta: float = 1e-5) -> float:
-    """The epsilon of mu-GDP, from its definition (Dong, Roth and Su 2022, corollary 2.13)."""
+    """Returns the epsilon of mu-GDP by its definition (Dong, Roth and Su 2022, corollary 2.13)."""
 
     def excess(epsilon: float) -> float:
         first, second = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
@@ -81,7 +81,7 @@ def exact_epsilon(mu: float, delta: float = 1e-5) -> float:
 
 
 def sampled_delta(noise: float, rate: float, epsilon: float) -> float:
-    """delta of one sampled Gaussian release by quadrature, of both directions the larger."""
+    """Returns delta of a sampled Gaussian release by quadrature, the larger of both directions."""
     x = np.linspace(-12 * noise, 1 + 12 * noise, 400_001)
     without = np.exp(-((x / noise) ** 2) / 2) / (noise * math.sqrt(2 * math.pi))
     with_row = np.exp(-(((x - 1) / noise) ** 2) / 2) / (noise * math.sqrt(2 * math.pi))
@@ -93,7 +93,7 @@ def sampled_delta(noise: float, rate: float, epsilon: float) -> float:
 
 
 def mixed_delta(mu: float, noise: float, rate: float, epsilon: float) -> float:
-    """delta of an unsampled mu-GDP release beside one sampled one, by quadrature in the plane."""
+    """Returns delta of an unsampled mu-GDP release and a sampled one, by quadrature in 2D."""
     x = np.linspace(-12 * noise, 1 + 12 * noise, 1001)[:, None]
     y = np.linspace(-12, mu + 12, 1001)[None]
     without = _density(x / noise) * _density(y)

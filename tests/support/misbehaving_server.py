@@ -1,4 +1,4 @@
-"""A local HTTP server whose files can misbehave, once, several times or always."""
+"""A local HTTP server whose answers can have faults: once, several times or always."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ FILE = {"Content-Type": "application/octet-stream"}
 
 @dataclass(frozen=True)
 class Cut:
-    """Promises all and breaks the connection after so many bytes of the body."""
+    """Announces the whole body, but closes the connection after `after` bytes."""
 
     after: int
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Another answer than the file."""
+    """Answers with this status and body instead of the file."""
 
     status: int
     body: bytes = b""
@@ -40,14 +40,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Silent:
-    """Takes the request and says nothing, for so long."""
+    """Accepts the request and sends nothing for `seconds`."""
 
     seconds: float = 30.0
 
 
 @dataclass(frozen=True)
 class Slow:
-    """Sends so many bytes at a time, with a pause after each."""
+    """Sends `chunk` bytes at a time, with a pause after each chunk."""
 
     chunk: int
     pause: float
@@ -55,27 +55,27 @@ class Slow:
 
 @dataclass(frozen=True)
 class Unsized:
-    """Sends the whole file without saying how long it is."""
+    """Sends the whole file without a Content-Length."""
 
 
 Fault = Cut | Answer | Silent | Slow | Unsized
 
 
 def make_quick(monkeypatch: pytest.MonkeyPatch, *, attempts: int) -> None:
-    """Makes downloads give up after a few tries, without waits."""
+    """Makes downloads give up after `attempts` attempts, without waits."""
     monkeypatch.setattr(downloads, "ATTEMPTS", attempts)
     monkeypatch.setattr(downloads, "WAIT", wait_none())
     monkeypatch.setattr(downloads, "TIMEOUT", 0.5)
 
 
 def page(status: int = 200) -> Answer:
-    """A web page in place of a file."""
+    """Returns an HTML page that is sent instead of a file."""
     return Answer(status, PAGE, {"Content-Type": "text/html; charset=utf-8"})
 
 
 @dataclass
 class Resource:
-    """A file with the faults of its first requests, one per request."""
+    """A file, and the faults of the first requests for it, one per request."""
 
     content: bytes
     faults: Iterator[Fault]
@@ -84,7 +84,7 @@ class Resource:
 
 @dataclass
 class Visit:
-    """A request, and how many bytes of the body were sent."""
+    """A request, and the number of bytes of the body that were sent."""
 
     path: str
     headers: Mapping[str, str]
@@ -117,7 +117,7 @@ class Server:
     def put(
         self, path: str, content: bytes, *, faults: Iterable[Fault] = (), ranges: bool = True
     ) -> str:
-        """Serves a file from now on; returns its address."""
+        """Serves a file from now on; returns its URL."""
         self.resources[path] = Resource(content, iter(faults), ranges)
         return self.url(path)
 
@@ -128,13 +128,13 @@ class Server:
         return [visit for visit in self.visits if visit.path == path]
 
     def sent(self, path: str) -> list[int]:
-        """The bytes of the body that each request for a file was sent."""
+        """Returns the number of body bytes sent for each request of a file."""
         return [visit.sent for visit in self.visits_of(path)]
 
 
 @contextlib.contextmanager
 def serve() -> Iterator[Server]:
-    """Runs a server on a free local port, which no proxy stands before."""
+    """Runs a server on a free local port, reached without a proxy."""
     local = "127.0.0.1,localhost"
     with mock.patch.dict(os.environ, NO_PROXY=local, no_proxy=local), Server() as server:
         yield server
@@ -207,8 +207,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _send(self, body: bytes) -> None:
-        # Counted first: whoever has read the last byte may ask for the number before this thread
-        # runs again.
+        # Counted first: a client that has read the last byte may ask for the number before this
+        # thread continues.
         self.visit.sent += len(body)
         try:
             self.wfile.write(body)

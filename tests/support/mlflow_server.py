@@ -17,10 +17,10 @@ WAIT_SECONDS = 60.0
 
 @contextlib.contextmanager
 def serve(store: Path, backend: str | None = None) -> Iterator[str]:
-    """Serves a database and yields the server's address; artifacts go to `store`.
+    """Serves a database and yields the server's URL; artifacts go to `store`.
 
     Args:
-      backend: URI of the database; `store`/mlflow.db where None.
+      backend: URI of the database; default: `store`/mlflow.db.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,7 +1,7 @@
-"""Runs tests of the kernels' sums on vectors of fewer lanes than this processor's.
+"""Runs tests of the kernels' sums on vectors with fewer lanes than this processor's vectors.
 
-Run as `python -m tests.support.narrower_vectors`. Each number of lanes has a process of its own, as
-Numba looks at the processor once.
+Run as `python -m tests.support.narrower_vectors`. Each number of lanes needs its own process, as
+Numba detects the processor only once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from llvmlite import binding
 
-# By the most lanes: the beginnings of names of features that the processor is to lack. LLVM takes a
-# feature back in with any that needs it: AVX with FMA, say.
+# By maximal number of lanes: prefixes of the processor features to hide. LLVM enables a feature
+# again if another feature requires it: FMA requires AVX, for example.
 LACKS = {
     8: ["avx512"],
     4: ["avx", "fma", "f16c", "vaes", "vpclmulqdq", "xop", "sha512", "sm3", "sm4"],
@@ -21,16 +21,16 @@ LACKS = {
 
 
 def hide(prefixes: list[str]) -> None:
-    """Lets the processor seem to lack the features whose names begin so, to LLVM as well."""
+    """Hides processor features with these prefixes, also from LLVM."""
     features = binding.get_host_cpu_features()
     features.update({name: False for name in features if name.startswith(tuple(prefixes))})
     binding.get_host_cpu_features = lambda: features
 
 
 def compile_what_is_called() -> None:
-    """Compiles functions at their first call, for the types of its arguments.
+    """Compiles functions only at their first call, for the types of its arguments.
 
-    Else steps and their noise are compiled too, which takes as long again and nothing calls them.
+    Otherwise steps and noise are compiled too, which takes as long again; no test calls them.
     """
     from dpprobe.privacy import machine_code
 

@@ -1,4 +1,4 @@
-"""Bundles of heads with random weights on any backbone, for what computes with them."""
+"""Bundles of heads with random weights on any backbone, for tests of code that uses the bundles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpprobe.heads.registry import method_options
 from dpprobe.release.bundle import HeadFacts, read_bundle
 from tests.support.bundles import describe_backbone, write_example, write_files
 
-# The part of a statement's block `calibration` that predictions read.
+# Predictions read only these parts of a statement's block `calibration`.
 CALIBRATED: dict[str, Any] = {
     "scale": 3.0,
     "offset": 0.0,
@@ -39,7 +39,7 @@ def write_release(
     scale: float = 1.0,
     calibration: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Writes a bundle of a backbone as it loads here; returns its folder."""
+    """Writes a bundle with a description of the loaded backbone; returns its folder."""
     options = backbone_options(backbone)
     loaded = load_backbone(options, runtime=Runtime(device="cpu", precision=precision))  # type: ignore[arg-type]
     width = loaded.dimension or dimension

@@ -1,4 +1,4 @@
-"""An observer that keeps what a fit releases."""
+"""An observer that records what a fit releases."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dpprobe.privacy.sampling import Sampler
 
 
 class Watching(Observer):
-    """Keeps each release's sums and output, and the batches of each sampler.
+    """Records each release's sums and output, and the batches of each sampler.
 
     Attributes:
-      through: False if heads go on with a fixed output, so that all datasets see the same weights.
+      through: False if heads continue with a fixed output: all datasets then see equal weights.
     """
 
     def __init__(self, *, through: bool = False) -> None:
@@ -41,7 +41,7 @@ class Watching(Observer):
         return output
 
     def change_output(self, name: str, output: torch.Tensor, step: float | None) -> torch.Tensor:
-        """Returns what the fit goes on with."""
+        """Returns the output with which the fit continues."""
         del name, step
         return output
 

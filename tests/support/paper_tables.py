@@ -1,4 +1,4 @@
-"""Made-up studies for the papers' tables, and the tables as text."""
+"""Made-up studies for the papers' tables, and functions that return the tables as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def paper_cell(
     delta: float | None = None,
     **where: Any,
 ) -> Path:
-    """Writes a made-up cell of another head, with other options, or of another n or delta."""
+    """Writes a made-up cell with the given head, options, n and delta."""
     path = write_cell(root, **where)
     record = read_json(path)
     record["head"], record["n"], record["delta"] = head, n, delta or record["delta"]
@@ -35,7 +35,7 @@ def paper_cell(
 
 
 def paper_run(paths: list[Path], **changes: Any) -> Run:
-    """Reads cells as the results of a study."""
+    """Returns cells as the results of a study."""
     facts: dict[str, Any] = {
         "study": "mine",
         "cells": read_cell_results(paths),
@@ -46,7 +46,7 @@ def paper_run(paths: list[Path], **changes: Any) -> Run:
 
 
 def table_of(run: Run, name: str) -> tables.Table:
-    """Makes one of the papers' tables."""
+    """Makes the papers' table `name`."""
     return make_paper_table(name, run, published.read_published())
 
 
@@ -56,7 +56,7 @@ def every_table(run: Run) -> list[tables.Table]:
 
 
 def rows_as_text(table: tables.Table) -> list[dict[str, str]]:
-    """Returns rows as texts by the columns' titles."""
+    """Returns each row as a mapping from the columns' titles to texts."""
     titles = [column.title for column in table.columns]
     return [dict(zip(titles, (cell.text for cell in row), strict=True)) for row in table.rows]
 
@@ -77,7 +77,7 @@ def batch_cells(tmp_path: Path) -> list[Path]:
 
 
 def ablation_cells(tmp_path: Path) -> list[Path]:
-    """Writes a base cell, cells one change away from it, and one that is two away."""
+    """Writes a base cell, cells that differ from it in one option, and one that differs in two."""
     clip = LAMB | {"max_grad_norm": 10.0}
     momentum = {**LAMB, "head": "momentum", "learning_rate": 1.0, "beta": 0.5}
     two = LAMB | {"steps": 9, "init": "torch"}

@@ -1,4 +1,4 @@
-"""The texts that pictures of README and docs carry, beside the texts that the program writes."""
+"""Compares the texts inside pictures of README and docs with the texts that the program writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conftest import REPOSITORY
 from tests.support.script_modules import load_script
 
 PICTURES = REPOSITORY / "docs/images"
-# A clock's time, a number with sign and exponent, or infinity.
+# A time, a number with sign and exponent, infinity or NaN.
 _NUMBER = re.compile(r"[-+±−]?(?:\d\d:\d\d|\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?|\binf\b|\bnan\b)")
 
 
@@ -28,18 +28,18 @@ def read_texts(name: str) -> list[str]:
 
 
 def shape(text: str) -> str:
-    """Returns a text without spaces and with one `#` for numbers, which differ between runs."""
+    """Replaces numbers, which differ between runs, by `#`, and removes spaces."""
     return re.sub(r"#(,?#)+", "#", re.sub(r"\s+", "", _NUMBER.sub("#", text)))
 
 
 def page_text(page: Path) -> str:
-    """Returns all texts of an HTML page, of its SVG figures too."""
+    """Returns all texts of an HTML page, including its SVG figures."""
     content = page.read_text(encoding="utf-8")
     body = re.sub(r"<(script|style)\b.*?</\1>", "", content, flags=re.DOTALL)
     return html.unescape(re.sub(r"<[^>]*>", "", body))
 
 
 def find_stale(texts: Iterable[str], written: str) -> list[str]:
-    """Returns the texts of a picture that the program does not write any more."""
+    """Returns the texts of a picture that the program no longer writes."""
     today = shape(written)
     return [text for text in texts if shape(text).strip("#") not in today]

@@ -1,4 +1,4 @@
-"""Options of momentum, Adam and LAMB without normalisation, at a constant learning rate."""
+"""Options of momentum, Adam and LAMB without normalisation, with a constant learning rate."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ FIELDS = ("wildcards", "input", "output", "params", "log", "benchmark", "message
 
 
 def describe_files(files: Any) -> dict[str, Any]:
-    """Describes a job's inputs or outputs: their paths in order, and named groups with files."""
+    """Describes a job's inputs or outputs: their paths in order, and their named groups."""
     return {
         "paths": [str(path) for path in files],
         "names": {name: str(value).split() for name, value in sorted(files.items()) if str(value)},
@@ -41,13 +41,13 @@ def describe_files(files: Any) -> dict[str, Any]:
 
 
 def describe_job(job: Any) -> Job:
-    """Describes a job as plain values; paths are relative to the working directory."""
+    """Describes a job with plain values; paths are relative to the working directory."""
     return {
         "rule": job.rule.name,
         "wildcards": dict(job.wildcards_dict),
         "input": describe_files(job.input),
         "output": describe_files(job.output),
-        # `call` names the Snakefile by its place; `state` and `files` have the times of files
+        # `call` contains the Snakefile's path; `state` and `files` contain modification times
         "params": {
             name: repr("files" if name in {"state", "files"} and value else value)
             for name, value in sorted(job.params.items())
@@ -61,8 +61,8 @@ def describe_job(job: Any) -> Job:
 
 
 def plan_jobs(snakefile: Path, study: Path | None) -> list[Job]:
-    """Plans the jobs of a study whose results do not exist yet; None is the default study."""
-    # here, so that tests that compare digests start without Snakemake
+    """Plans the jobs of a study without results; `study` None is the default study."""
+    # imported here, so that tests that compare digests start without Snakemake
     from snakemake.api import SnakemakeApi
     from snakemake.executors.dryrun import Executor
     from snakemake.settings.types import (
@@ -74,7 +74,7 @@ def plan_jobs(snakefile: Path, study: Path | None) -> list[Job]:
         StorageSettings,
     )
 
-    Executor.printjob = lambda *_: None  # a third of the time went into what nobody reads
+    Executor.printjob = lambda *_: None  # saves a third of the time; its output is not used
     with SnakemakeApi(OutputSettings(quiet={Quietness.ALL}, dryrun=True)) as api:
         workflow = api.workflow(
             resource_settings=ResourceSettings(cores=2),
@@ -89,7 +89,7 @@ def plan_jobs(snakefile: Path, study: Path | None) -> list[Job]:
 
 
 def digest_jobs(jobs: list[Job]) -> dict[str, Digest]:
-    """Returns, for each rule, its number of jobs and a hash of each field of their descriptions."""
+    """Returns each rule's number of jobs, and a hash of each field of their descriptions."""
     by_rule = defaultdict(list)
     for job in jobs:
         by_rule[job["rule"]].append(job)
@@ -101,7 +101,7 @@ def digest_jobs(jobs: list[Job]) -> dict[str, Digest]:
 
 
 def sum_up(digests: Mapping[str, Digest]) -> str:
-    """Returns, for several named digests, the number of jobs and a hash of each field's hashes."""
+    """Returns the total number of jobs of several digests, and one hash per field."""
     count = sum(int(each["jobs"]) for each in digests.values())
     hashes = {
         field: _hash({name: each[field] for name, each in digests.items()}) for field in FIELDS

@@ -1,4 +1,4 @@
-"""Poisson batches one after the other."""
+"""Draws Poisson batches one by one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dpprobe.privacy.sampling import PoissonSampler, RowIndices
 def poisson_batches(
     rows: int, rate: float, steps: int, generator: np.random.Generator, *, block: int = 64
 ) -> Iterator[RowIndices]:
-    """Yields each step's rows, ascending; at rate 1 all of them.
+    """Yields the sorted rows of each step; at rate 1 all rows.
 
     Args:
-      rows: their number in the dataset.
+      rows: the number of rows in the dataset.
       rate: the probability that a row joins a batch.
-      generator: only this sampler may draw from it.
-      block: steps drawn at a time; it changes nothing but speed.
+      generator: must be used by this sampler only.
+      block: number of steps drawn at a time, which affects only speed.
     """
     sampler = PoissonSampler(rows, rate, generator)
     for start in range(0, steps, block):

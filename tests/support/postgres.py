@@ -1,4 +1,4 @@
-"""Starts a new PostgreSQL server for a test, reached by a socket in a temporary folder."""
+"""Starts a new PostgreSQL server for a test, with a socket in a temporary folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ USER = "postgres"  # the server refuses to run as root
 
 @contextlib.contextmanager
 def postgres() -> Iterator[str]:
-    """Yields the URI of an empty database; skips where none can be brought up."""
+    """Yields the URI of an empty database; skips the test if no server can be started."""
     pytest.importorskip("psycopg2", reason="psycopg2 is missing: MLflow's way to PostgreSQL")
     found = [Path(name) for name in (shutil.which("initdb"), shutil.which("pg_ctl")) if name]
     found += sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)
@@ -26,7 +26,7 @@ def postgres() -> Iterator[str]:
     )
     if home is None:
         pytest.skip("PostgreSQL is missing; see tests/install_system_packages.sh")
-    # Not pytest's folder: that one is closed to other users.
+    # Not pytest's folder, which other users cannot read.
     folder = Path(tempfile.mkdtemp(prefix="dpprobe-postgres-"))
     data = folder / "data"
     try:
@@ -46,7 +46,7 @@ def postgres() -> Iterator[str]:
 
 
 def _run(program: Path, *arguments: str) -> None:
-    """Runs one of PostgreSQL's programs as a user that it accepts; skips where it fails."""
+    """Runs a PostgreSQL program as a permitted user; skips the test if the program fails."""
     user = USER if os.getuid() == 0 else None
     try:
         done = subprocess.run(

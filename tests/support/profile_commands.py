@@ -1,9 +1,9 @@
-"""The Slurm profile's commands, each in a process forked from one that has imported them.
+"""Runs the Slurm profile's commands, each in a fork of a process that has imported them.
 
     python -S -E tests/support/profile_commands.py PROFILE
 
-For each line of standard input, JSON of a request, one line of standard output: how the command's
-process ended. Most of a command's time is the start of Python and what it imports.
+Reads a request, in JSON, from each line of standard input, and prints the exit status of the
+command's process. Forks save most of a command's time: starting Python and importing modules.
 """
 
 from __future__ import annotations

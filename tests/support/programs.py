@@ -1,4 +1,4 @@
-"""Runs programs to their end."""
+"""Runs programs and waits for their end."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 def run_program(
     words: Sequence[str | Path], *, joined: bool = False, check: bool = True, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program and keeps what it prints, as text; CalledProcessError if it fails.
+    """Runs a program and captures its output as text; raises CalledProcessError if it fails.
 
     Args:
-      joined: standard error goes into standard output.
-      check: False for the caller to look at the exit status.
-      options: those of `subprocess.run`.
+      joined: True to add standard error to standard output.
+      check: False if the caller checks the exit status.
+      options: passed to `subprocess.run`.
     """
     errors = subprocess.STDOUT if joined else subprocess.PIPE
     return subprocess.run(

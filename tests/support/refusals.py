@@ -1,6 +1,6 @@
-"""Checks that an error names the thing, the value and the remedy, in any words.
+"""Checks that an error names the object, the value and the remedy, with any wording.
 
-Tables have changes of something valid, and the lines of the error.
+Tables contain changes of valid values, and the lines of the resulting error.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dpprobe.errors import DpprobeError
 
 
 def read_refusals(path: Path, base: Mapping[str, Any]) -> list[Any]:
-    """Reads a table: a case for each line, of the changed base, its files and the error's lines.
+    """Reads a table of cases: each has changed values, files, and the lines of the error.
 
-    A case that is accepted has no lines.
+    An accepted case has no lines.
     """
     cases = []
     for group, table in yaml.safe_load(path.read_text(encoding="utf-8")).items():
@@ -38,7 +38,7 @@ def read_refusals(path: Path, base: Mapping[str, Any]) -> list[Any]:
 
 
 def write_files(folder: Path, files: Mapping[str, str | bytes | None]) -> None:
-    """Writes the files of a case into a folder; None leaves out one that its group has."""
+    """Writes the files of a case into a folder; None omits a file of its group."""
     for name, content in files.items():
         if content is not None:
             path = folder / name
@@ -47,9 +47,9 @@ def write_files(folder: Path, files: Mapping[str, str | bytes | None]) -> None:
 
 
 def change_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of nested values with some set by their dotted paths; `...` removes one.
+    """Returns a copy of nested values with changes by dotted path; `...` removes a key.
 
-    A table of YAML has it as the text "...".
+    YAML tables write "..." instead.
     """
     changed = copy.deepcopy(dict(values))
     for path, value in change.items():
@@ -66,7 +66,7 @@ def change_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[
 
 
 def check_lines(text: str, says: Sequence[str]) -> None:
-    """Asserts that an error of a study has the lines that are said; " ... " is any text."""
+    """Checks that a study's error has exactly the lines `says`, where " ... " matches any text."""
     lines = text.splitlines()
     assert len(lines) == len(says), text
     for line, said in zip(lines, says, strict=True):
@@ -78,10 +78,10 @@ def check_lines(text: str, says: Sequence[str]) -> None:
 def refuses(
     error: type[BaseException] | tuple[type[BaseException], ...], *tokens: object
 ) -> Iterator[pytest.ExceptionInfo[BaseException]]:
-    """Asserts that a block raises an error whose message is one line and has all tokens.
+    """Checks that a block raises an error with a one-line message that contains all tokens.
 
-    Tokens are what a person needs from the message whatever its words are: the thing that is wrong,
-    its value, and the key, option or path that is the remedy.
+    Tokens are what a person needs from the message, however it is worded: the wrong object, its
+    value, and the key, option or path that fixes it.
     """
     with pytest.raises(error) as raised:
         yield raised
@@ -91,7 +91,7 @@ def refuses(
 
 
 def check_tokens(text: str, *tokens: object) -> None:
-    """Asserts that a text has all tokens, whole: 0.2 is not in 0.25, and key is not in keys."""
+    """Checks that a text contains all tokens as whole words: 0.25 does not contain 0.2."""
     for token in map(str, tokens):
         before = r"(?<!\w)(?<!\d\.)" if re.match(r"\w", token) else ""
         after = r"(?!\w)(?!\.\d)" if re.search(r"\w$", token) else ""
@@ -100,7 +100,7 @@ def check_tokens(text: str, *tokens: object) -> None:
 
 
 def refusal_of(call: Callable[..., object], *given: Any, **named: Any) -> str | None:
-    """Returns the message of the error for people that a call raises; None if it raises none."""
+    """Returns the message of a DpprobeError that a call raises; None if it raises none."""
     try:
         call(*given, **named)
     except DpprobeError as error:

@@ -1,4 +1,4 @@
-"""A study with a release, and small stored features for it: what a `ReleaseTask` needs."""
+"""A study with a release, and small stored features for it, as a `ReleaseTask` needs them."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ METHODS: dict[str, Any] = {
 
 
 def study(folder: Path, **release: Any) -> Study:
-    """A study with the release `first` of the method `covariance`; arguments replace parts of it.
+    """Returns a study with the release `first` of the method `covariance`, changed by `release`.
 
-    With `of_patients` the units are patients. `called` is the dataset's name, and `more`
-    are options of it.
+    `of_patients` makes patients the units. `called` is the dataset's name, `more` its further
+    options.
     """
     called, more = release.pop("called", "toy"), release.pop("more", {})
     named = release.pop("name", "first")
@@ -91,10 +91,10 @@ def write_features(
     """Writes two small splits of three separable classes.
 
     Args:
-      images_per_patient: None for rows that name no patients.
-      shares: how many rows in turn each class has.
-      copies, test_copies: among the rows of a split, as manifests count them.
-      across: the number of images on both sides; None if nobody compared the sides.
+      images_per_patient: None for rows without patients.
+      shares: number of consecutive rows of each class.
+      copies, test_copies: counts of copies within a split, as in manifests.
+      across: number of images that are in both splits; None if the splits were not compared.
     """
     for number, (split, rows) in enumerate(ROWS.items()):
         generator = np.random.default_rng(number)
@@ -138,7 +138,7 @@ def release(
     audit: Path | None = None,
     cache: Path | None = None,
 ) -> Path:
-    """Makes a release of the study from the features in the folder; returns the bundle's."""
+    """Makes a release of the study from the features in the folder; returns the bundle's folder."""
     output = folder / "results/releases" / name
     ReleaseTask(
         study=made,

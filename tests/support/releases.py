@@ -1,4 +1,4 @@
-"""Facts and statements of releases for tests of the documents of a bundle."""
+"""Facts and statements of releases, for tests of the documents in a bundle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpprobe.release.stated_plans import tested_blocks
 from tests.support.bundles import state_tested, write_example
 from tests.support.mechanisms import made_plan
 
-# Names that mean something to HTML, Markdown, YAML, Jinja or a terminal.
+# Names with a special meaning in HTML, Markdown, YAML, Jinja or a terminal.
 HOSTILE = (
     "</style><script>alert(1)</script>",
     '<img src=x onerror="alert(1)">',
@@ -43,7 +43,7 @@ HOSTILE = (
     "x" * 500,
 )
 
-# The options of a search on channel-normalised features, whose mechanisms are many.
+# Options of a search on channel-normalised features, which has many mechanisms.
 SEARCHED = {
     "head": "tuned",
     "base": {
@@ -63,20 +63,20 @@ Release = tuple[BundleFacts, dict[str, Any]]
 
 
 def example(folder: Path, **options: Any) -> Release:
-    """bundle.json and privacy.json of the example bundle."""
+    """Returns the content of bundle.json and privacy.json of the example bundle."""
     bundle = write_example(folder, **options)
     facts = BundleFacts.model_validate(read_json(bundle / "bundle.json"))
     return facts, read_json(bundle / "privacy.json")
 
 
 def with_tested(statement: dict[str, Any]) -> dict[str, Any]:
-    """A statement with the facts of its test units, if a part measures any."""
+    """Returns a statement, with facts of its test units if a part measures any."""
     blocks = tested_blocks(statement)
     return {**statement, "test_units": state_tested(blocks[0]["n"]) if blocks else None}
 
 
 def measured(metric: str = "accuracy", value: float = 0.8125) -> dict[str, Any]:
-    """An evaluation as a release's statement has it."""
+    """Returns the block `evaluation` of a release's statement."""
     own: dict[str, dict[str, Any]] = {
         "auc": {"labels_left_out": 0},
         "macro_accuracy": {"class_counts": [[90.0, 35.0]] * 3, "worst_class": None},
@@ -100,13 +100,13 @@ def _mechanisms(metric: Any) -> Sequence[Mechanism]:
 
 
 def _stated(item: Mechanism, noise: float = 18.65) -> dict[str, Any]:
-    """A mechanism of a statement on test units."""
+    """Returns a mechanism on test units, as in a statement."""
     plan = made_plan([replace(item, noise_multiplier=noise)], 375)
     return mechanism_values(plan.mechanisms[0], plan)
 
 
 def watched(n: int = 1000) -> dict[str, Any]:
-    """The tables for new images that documents read from a release's statement."""
+    """Returns the block `monitor` of a statement, with tables for comparison with new images."""
     tables: dict[str, list[float]] = {"predicted_class": [], "unusualness": []}
     mechanisms = [_stated(item, 5.9) for item in monitor_mechanisms(unusual=True)]
     values = {"n": n, "epsilon": 1.0, "together": 1.83}
@@ -114,7 +114,7 @@ def watched(n: int = 1000) -> dict[str, Any]:
 
 
 def calibrated(n: int = 1000) -> dict[str, Any]:
-    """A calibration of three classes as a release's statement has it."""
+    """Returns the block `calibration` of a statement, for three classes."""
     mechanisms = tuple(
         item.scale_noise(5.9)
         for item in calibration.calibration_mechanisms(classes=3, multi_label=False)
@@ -151,7 +151,7 @@ def calibrated(n: int = 1000) -> dict[str, Any]:
 
 
 def pointed(*, found: bool = True) -> dict[str, Any]:
-    """A calibration with an operating point of melanoma, as a release's statement has it."""
+    """Returns a block `calibration` with an operating point of melanoma."""
     rates = {
         "threshold": 0.1328,
         "sensitivity": [0.951, 0.904, 0.987],
@@ -163,7 +163,7 @@ def pointed(*, found: bool = True) -> dict[str, Any]:
 
 
 def following() -> dict[str, Any]:
-    """The block of a release that ends a chain of a year."""
+    """Returns the block `cohort` of the last release in a chain of a year."""
     earlier = [
         {"release": f"lesions_2026_{month:02d}", "cohort": f"2026-{month:02d}", "n": 1000}
         for month in range(1, 12)
@@ -172,7 +172,7 @@ def following() -> dict[str, Any]:
 
 
 def of_sites(aggregator: str | None = None) -> dict[str, Any]:
-    """The block of a release that three sites made together."""
+    """Returns the block `sites` of a joint release of three sites."""
     return describe_sites(
         "abc",
         packed_by="b",
@@ -185,7 +185,7 @@ def of_sites(aggregator: str | None = None) -> dict[str, Any]:
 
 
 def long_release(release: Release) -> Release:
-    """A release with long texts, lists and names, so that its documents are long."""
+    """Returns a release with long texts, lists and names, so that its documents are long."""
     facts, statement = release
     card = CardFacts(
         intended_use="To help dermatologists of the clinic sort pictures. " * 12,
@@ -223,7 +223,7 @@ def long_release(release: Release) -> Release:
 
 
 def _long_lists(statement: dict[str, Any]) -> dict[str, Any]:
-    """The mechanisms and lists of a search on channel-normalised features of patients."""
+    """Returns the mechanisms and lists of a search on channel-normalised features of patients."""
     names = [item.name for item in method_options(SEARCHED).list_mechanisms(statement["n"])]
     return {
         "mechanisms": [

@@ -1,4 +1,4 @@
-"""The files of a small study and its report, and a parser of the page."""
+"""Writes the files of a small study and its report, and parses the page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VOID = {"meta", "link", "img", "input", "br", "wbr"}
 
 
 class Page(HTMLParser):
-    """Parses a page into its elements; fails if a tag is left open or closed twice."""
+    """Parses a page into its elements; fails if a tag is not closed or is closed twice."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -61,11 +61,11 @@ class Page(HTMLParser):
 
     @property
     def words(self) -> str:
-        return " ".join(re.sub(r"<[^>]+>", "", self.text).split())  # also no-break spaces
+        return " ".join(re.sub(r"<[^>]+>", "", self.text).split())  # includes no-break spaces
 
 
 def section_page(*datasets: str) -> analysis.Page:
-    """The page of a study of these datasets, without results, for a section of an analysis."""
+    """Returns the page of a study of these datasets, without results, for an analysis's section."""
     grid = Grid(
         rows=(),
         columns=(),
@@ -80,7 +80,7 @@ def section_page(*datasets: str) -> analysis.Page:
 
 
 def draw_plan_once(*words: Any, **options: Any) -> bytes:
-    """Draws equal plans once in a process."""
+    """Draws each plan only once per process."""
     key = repr((words, options))
     if key not in _PLANS:
         _PLANS[key] = plan_svg(*words, **options)
@@ -89,17 +89,17 @@ def draw_plan_once(*words: Any, **options: Any) -> bytes:
 
 @contextmanager
 def sharing_plans() -> Iterator[None]:
-    """Lets reports share drawn plans: mostly the same ones."""
+    """Lets reports share drawn plans, as most reports have the same plans."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner, "plan_svg", draw_plan_once)
         yield
 
 
 class ReportedStudy:
-    """Writes the files of a small study, and its report."""
+    """A small study's files, and its report."""
 
     def __init__(self, root: Path, datasets: tuple[str, ...] = ("digits",), **options: Any) -> None:
-        """Writes them; further options are passed to `write_cell`."""
+        """Writes the study's files; further options are passed to `write_cell`."""
         self.root = root
         self.results = root / "results"
         shutil.copytree(_write_files(datasets, **options), root, dirs_exist_ok=True)
@@ -141,7 +141,7 @@ class ReportedStudy:
 
 @cache
 def _write_files(datasets: tuple[str, ...], **options: Any) -> Path:
-    """Writes the files of a study, once in a process; returns their folder."""
+    """Writes the files of a study, once per process; returns their folder."""
     root = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     for name in datasets:
@@ -157,7 +157,7 @@ def _write_files(datasets: tuple[str, ...], **options: Any) -> Path:
 
 
 def write_summaries(results: Path, datasets: tuple[str, ...] = ("digits",)) -> None:
-    """Writes the summaries of all cells, and the tables of accuracy."""
+    """Writes the summaries of all cells, and the accuracy tables."""
     summaries = [results / f"summary/{name}.parquet" for name in datasets]
     for name, summary in zip(datasets, summaries, strict=True):
         cells = sorted(results.glob(f"cells/{name}/*/*/*/metrics.json"))

@@ -1,4 +1,4 @@
-"""Scripts outside of packages, as modules whose functions can be called."""
+"""Loads scripts outside of packages as modules, so that tests can call their functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def load_script(path: Path) -> ModuleType:
-    """Runs a script that does nothing when imported, under a name that hides no other module."""
+    """Imports a script under a name that hides no other module; importing must have no effect."""
     spec = importlib.util.spec_from_file_location(f"script_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""Small data, plans and runs for the tests of the second-order heads."""
+"""Small data, plans and fits, for tests of the second-order heads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def classes_of(
     seed: int = 0,
     several: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Features with a large mean in common, and labels."""
+    """Returns features with a large common mean, and their labels."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(rows) % classes
     centres = torch.randn(classes, dimension, generator=generator)
@@ -70,7 +70,7 @@ def fit(
 def with_unusable(
     features: torch.Tensor, labels: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of NaN, infinity and huge values among the others, of class 0."""
+    """Adds rows of class 0 with NaN, infinity and huge values, at random positions."""
     bad = torch.full((4, features.shape[1]), 1.0)
     bad[0, 2], bad[1, 0], bad[2, 1], bad[3] = math.nan, math.inf, -math.inf, 1e30
     bad_labels = torch.zeros((4, *labels.shape[1:]), dtype=labels.dtype)
@@ -84,7 +84,7 @@ def accuracy(fitted: Heads, features: torch.Tensor, labels: torch.Tensor) -> flo
 
 
 def check_logistic_regression(fitted: Heads, features: torch.Tensor, labels: torch.Tensor) -> None:
-    """Fails unless a head is scikit-learn's without penalty; with several labels, one each."""
+    """Compares a head with unpenalised scikit-learn regression, or one regression per label."""
     rows = features.double().numpy()
     regression = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000)
     if labels.ndim == 1:

@@ -1,4 +1,4 @@
-"""Tar shards, as WebDataset writes them."""
+"""Writes tar shards in WebDataset's format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Members = Sequence[tuple[str, bytes]]
 
 
 def png(value: int) -> bytes:
-    """A small picture, another for each value below 65,536."""
+    """Returns a small picture, a different one for each value below 65,536."""
     stream = io.BytesIO()
     pixels = np.full((6, 6), value % 256, np.uint8)
     pixels[5, 5] ^= value // 256
@@ -26,7 +26,7 @@ def png(value: int) -> bytes:
 
 
 def pack(path: Path, members: Members, **options: Any) -> Path:
-    """Writes a tar of members in their order."""
+    """Writes a tar with the members in their order."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, **{"mode": "w"} | options) as tar:
         for name, data in members:
@@ -37,7 +37,7 @@ def pack(path: Path, members: Members, **options: Any) -> Path:
 
 
 def samples(first: int, count: int, **more: Any) -> list[tuple[str, bytes]]:
-    """Keys in two folders, labels by turns, and whatever else stands in key.json."""
+    """Returns members of samples: keys in two folders, alternating labels, `more` in key.json."""
     members = []
     for number in range(first, first + count):
         key = f"n{number % 2:02d}/{number:04d}"

@@ -1,4 +1,4 @@
-"""Calibrations and prices found once for all tests of a process that do not look at how."""
+"""Computes each calibration and price once per process, for tests of other code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PRICES: dict[tuple[Any, ...], tuple[float, bool]] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def _shared_calibrations() -> Iterator[None]:
-    """Has each answer found once; it depends on the arguments alone."""
+    """Computes each calibration only once; the arguments determine the result."""
     solve = noise_calibration.solve_target
 
     def answer(mechanisms: Any, target: Target, selection: Any) -> Any:
@@ -32,8 +32,8 @@ def _shared_calibrations() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _shared_prices() -> Iterator[None]:
-    """Prices the choice among the same cells once."""
-    from dpprobe.release.parts.choice import measure  # heavy: only tests of releases need it
+    """Computes the price of a choice only once for the same cells."""
+    from dpprobe.release.parts.choice import measure  # slow; only tests of releases need it
 
     def price_once(fits: Any, delta: float) -> tuple[float, bool]:
         key = (*((tuple(one.mechanisms), one.times, one.selection) for one in fits), delta)

@@ -1,4 +1,4 @@
-"""Trainings of a small network by several processes, for tests; also the program of `torchrun`.
+"""Trains a small network in several processes, for tests; also the program that `torchrun` runs.
 
 torchrun --nproc-per-node 2 -m tests.support.shared_training FOLDER CASES
 """
@@ -42,13 +42,13 @@ Case = dict[str, Any]
 
 
 def inputs_of(case: Case) -> Inputs:
-    """The rows of a case; none takes part if the case has "null"."""
+    """Returns the rows of a case; if the case has "null", no row takes part."""
     inputs = mlp_inputs(case.get("rows", 40), units=case.get("units", False))
     return inputs.keep_rows(np.zeros(inputs.rows, dtype=bool)) if case.get("null") else inputs
 
 
 def train(case: Case, ranks: Ranks = ALONE, *, seed: int = SEED, **rest: Any) -> Trained:
-    """Trains by a case's options; `inputs_of` reads "rows", "units" and "null"."""
+    """Trains with a case's options, except "rows", "units" and "null", which `inputs_of` reads."""
     inputs = inputs_of(case)
     options = network_options(
         **{name: value for name, value in case.items() if name not in ("rows", "units", "null")}
@@ -62,7 +62,7 @@ def train(case: Case, ranks: Ranks = ALONE, *, seed: int = SEED, **rest: Any) ->
 
 
 def train_cases(ranks: Ranks, folder: Path, cases: Sequence[Case]) -> None:
-    """Trains case after case; each rank writes its weights, and how often it drew noise."""
+    """Trains all cases in order; each rank writes its weights, and how often it drew noise."""
     torch.set_num_threads(1)
     for number, case in enumerate(cases):
         draws = 0
@@ -83,18 +83,18 @@ def train_cases(ranks: Ranks, folder: Path, cases: Sequence[Case]) -> None:
 
 
 def train_and_fail(ranks: Ranks, folder: Path, case: Case, how: str) -> None:
-    """Trains with a checkpoint after each step; before step 3, rank 1 does as `how` says."""
+    """Trains with a checkpoint after each step; before step 3, rank 1 fails in the way `how`."""
     torch.set_num_threads(1)
     made = Checkpoints(folder=folder / "checkpoint", fingerprint="f", minutes=0)
     with pytest.MonkeyPatch.context() as patch, changed_step(how if ranks.rank == 1 else ""):
-        if how == "hangs":  # no other rank ends, whose failure would have to end the job first
+        if how == "hangs":  # no other rank's failure may end the job first
             patch.setattr("dpprobe.finetune.ranks.PATIENCE", 0.1)
         trained = train(case, ranks, checkpoint=made, record=norm)
     np.save(folder / f"0-{ranks.rank}.npy", flat(trained.state))
 
 
 def refuse_differences(ranks: Ranks, folder: Path, case: Case) -> None:
-    """Writes what each rank says if rank 1 has another batch, or other weights, from step 3 on."""
+    """Writes each rank's error if rank 1 has another batch, or other weights, from step 3 on."""
     for how in ("batch", "weights"):
         with changed_step(how if ranks.rank == 1 else ""), pytest.raises(PrivacyError) as found:
             train(case, ranks)
@@ -103,7 +103,7 @@ def refuse_differences(ranks: Ranks, folder: Path, case: Case) -> None:
 
 @contextmanager
 def changed_step(how: str) -> Iterator[None]:
-    """Changes what a training does before step 3."""
+    """Changes a training before step 3."""
     take = Training.take_step
 
     def step(self: Training, *rest: Any) -> None:

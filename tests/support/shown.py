@@ -12,14 +12,14 @@ from dpprobe.exhibits.tables import Table
 
 
 def rows_of(table: Table) -> list[dict[str, str]]:
-    """The texts of each row by the titles of their columns."""
+    """Returns each row as a mapping from the columns' titles to texts."""
     titles = [column.title for column in table.columns]
     assert len(set(titles)) == len(titles)
     return [dict(zip(titles, [cell.text for cell in row], strict=True)) for row in table.rows]
 
 
 def curves_of(axes: Axes) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
-    """Each line of more than one point, with its places and its heights."""
+    """Yields each line of more than one point, with its x and y values."""
     for line in axes.lines:
         x, y = (np.asarray(values, dtype=float) for values in line.get_data())
         if len(x) > 1:
@@ -27,7 +27,7 @@ def curves_of(axes: Axes) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
 
 
 def dots_of(axes: Axes) -> list[tuple[Any, float, float]]:
-    """Each line of a single point, with its place and its height."""
+    """Returns each line of a single point, with its x and y."""
     found = []
     for line in axes.lines:
         x, y = (np.asarray(values, dtype=float) for values in line.get_data())
@@ -41,7 +41,7 @@ def texts_of(axes: Axes) -> list[str]:
 
 
 def title_of(axes: Axes) -> str:
-    """The title, wherever the style puts it."""
+    """Returns the title, wherever the style puts it."""
     return "".join(axes.get_title(place) for place in ("left", "center", "right"))
 
 

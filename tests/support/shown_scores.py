@@ -1,4 +1,4 @@
-"""Test rows whose features are a head's scores, and the head that shows them."""
+"""Test rows whose features are a head's scores, and a head that returns them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dpprobe.training.job_features import JobFeatures
 
 
 def head(classes: int, seed: int = 1) -> Heads:
-    """A head that shows a row of `classes` features as its scores."""
+    """Returns a head that returns the `classes` features of a row as its scores."""
     weights = np.eye(classes, classes + 1, dtype=np.float32)[None]
     return Heads(
         weights=weights, seeds=(seed,), transforms=(Transform(NoNormalisation()),), steps=0
@@ -49,5 +49,5 @@ def of_test_rows(
 
 
 def draw_of(heads: Heads, rows: JobFeatures, entropy: Entropy = SEEDED) -> Draw:
-    """A trained head that release parts measure on test rows, with noise from `entropy`."""
+    """Returns a trained head for release parts to measure, with noise from `entropy`."""
     return Draw(heads=heads, features=rows, open_entropy=lambda: entropy, shared=None)

@@ -1,9 +1,9 @@
-"""Kills one of three sites before each kind of step of its part, and prints what the rerun did.
+"""Kills one of three sites before each kind of step of its part, and prints the next run's results.
 
     python -m tests.support.site_kill_walk FOLDER
 
-The two others have sent their sums, so one run of the third books, sends, and closes. For each step
-one line of JSON. A step is as in `kill_walk`.
+The two other sites have sent their sums, so one run of the third site books, sends, and closes.
+Prints one line of JSON per step; `kill_walk` defines steps.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def main(folder: Path) -> None:
     for site in sites[1:]:
         with contextlib.suppress(WaitingError):
             site.task().run()
-    # What a run imports and finds is there in each process that is forked from this one.
+    # This run's imports and results are shared by each process that is forked from this one.
     move(sites[0], ready, folder / "first").task().run()
     gc.freeze()
     names = folder / "whole.steps"
     assert run(move(sites[0], ready, folder / "whole"), steps=names) == 0
     steps = names.read_text().splitlines()
-    # `kill_walk` has the steps that write the bundle
+    # `kill_walk` tests the steps that write the bundle
     documents = next(place for place, name in enumerate(steps) if "entry-1.partial" in name)
     kept = [*enumerate(steps[:documents]), (len(steps) - 1, steps[-1])]
     chosen = {name: place for place, name in reversed(kept)}
@@ -65,7 +65,7 @@ def move(site: Site, ready: Path, folder: Path) -> Site:
 
 
 def run(site: Site, *, kill_at: int | None = None, steps: Path | None = None) -> int:
-    """Runs a site's part up to a step; `steps` takes the names of those before."""
+    """Runs a site's part until a step; appends the names of earlier steps to `steps`."""
 
     def note(name: str) -> None:
         if steps is not None:
@@ -76,7 +76,7 @@ def run(site: Site, *, kill_at: int | None = None, steps: Path | None = None) ->
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """The site's message, its head and the states of its ledger's entries."""
+    """Returns hashes of the site's message and head, and the states of its ledger's entries."""
     site = Site("east", folder / "east", {}, folder / "exchange", {})
     files = {
         "message": site.exchange / "first/sums-1.east.safetensors",

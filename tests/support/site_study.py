@@ -1,4 +1,4 @@
-"""Three sites with folders of their own: what a release of several sites needs."""
+"""Three sites with separate folders, for tests of joint releases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAIN_ROWS, TEST_ROWS = (100, 140, 60), (60, 90, 50)
 
 @dataclass
 class Site:
-    """One site, with its folder, its study's release and its Ed25519 key."""
+    """A site, with its folder, its study's release and its Ed25519 key."""
 
     name: str
     folder: Path
@@ -31,7 +31,7 @@ class Site:
     options: dict[str, Any]
 
     def task(self, **changes: Any) -> ReleaseTask:
-        """The release as the site's study has it today."""
+        """Returns the release of the site's current study."""
         sites = {
             "name": self.name,
             "members": self.members,
@@ -60,7 +60,7 @@ class Site:
 
 
 def make_sites(folder: Path, **options: Any) -> list[Site]:
-    """Writes the features of three sites; `options` are the release's options, at all sites.
+    """Writes the features of three sites; `options` are release options for all sites.
 
     With `of_patients` each patient has two images.
     """

@@ -1,4 +1,4 @@
-"""A small study that is valid, and changes of one value in it."""
+"""A small valid study, and a function that changes one value in it."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ STUDY: dict[str, Any] = {
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """STUDY with one value set, by dotted path; the value `...` removes the key."""
+    """Returns STUDY with the value at a dotted path changed; the value `...` removes the key."""
     return change_values(STUDY, {path: value})

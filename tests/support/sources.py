@@ -1,4 +1,4 @@
-"""Small sources of images: files of a table and a folder, and the split tables made of them."""
+"""Small image sources: tables and folders of images, and split tables made from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.shards import CLASSES, png
 
 
 def write_table(path: Path, rows: Sequence[Mapping[Any, Any]], delimiter: str = ",") -> None:
-    """Writes rows by the names of their columns; packs them if the file's name ends in .gz."""
+    """Writes rows, with a header of their keys; compresses the file if its name ends in .gz."""
     path.parent.mkdir(parents=True, exist_ok=True)
     opened = gzip.open if path.name.lower().endswith(".gz") else open
     with opened(path, "wt", encoding="utf-8", newline="") as stream:
@@ -29,20 +29,20 @@ def write_table(path: Path, rows: Sequence[Mapping[Any, Any]], delimiter: str = 
 
 
 def write_images(root: Path, names: Iterable[str]) -> None:
-    """Writes small pictures, each with pixels of its own."""
+    """Writes small pictures, all with different pixels."""
     for number, name in enumerate(names):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(png(number))
 
 
 def read_folder(folder: Path) -> dict[str, bytes]:
-    """Reads every file under a folder, by its path."""
+    """Reads every file under a folder; returns contents by relative path."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def write_manifest(root: Path, rows: Sequence[Mapping[str, Any]], **options: Any) -> dict[str, Any]:
-    """Writes a.csv and the image at the path of each row; returns the options that read them."""
+    """Writes a.csv and the image at the path of each row; returns the options that read both."""
     write_images(root, [row["path"] for row in rows])
     write_table(root / "a.csv", rows)
     labels = {"label_column": "kind", "class_names": CLASSES}
@@ -52,7 +52,7 @@ def write_manifest(root: Path, rows: Sequence[Mapping[str, Any]], **options: Any
 def write_parquet(
     path: Any, labels: Sequence[Any], names: Any = CLASSES, *, first: int = 0, **columns: Any
 ) -> str:
-    """Writes rows with pictures from `first` on, and the classes' names as the Hub has them."""
+    """Writes rows with pictures numbered from `first`, and class names in the Hub's format."""
     numbers = range(first, first + len(labels))
     images = [{"bytes": png(number), "path": f"{number}.png"} for number in numbers]
     feature: dict[str, Any] = {"names": names, "_type": "ClassLabel"} if names else {}
@@ -65,7 +65,7 @@ def write_parquet(
 
 
 def prepare(directory: Path, **values: Any) -> tuple[SplitTable, SplitTable]:
-    """Prepares a dataset and holds it against what was counted beforehand."""
+    """Prepares a dataset; checks its counts against the counts announced by its options."""
     options = dataset_options(values)
     options.check_files()
     prepare_dataset(options, directory)

@@ -1,4 +1,4 @@
-"""Split tables of made-up images, for what only looks at names and hashes."""
+"""Split tables of made-up images, for tests of code that only reads names and hashes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def encode(image: Image.Image, **options: Any) -> bytes:
 
 
 def picture_of(text: str) -> bytes:
-    """Returns a small picture whose pixels are a hash of a text."""
+    """Returns a small picture whose pixels are the hash of a text."""
     return encode(Image.frombytes("L", (8, 4), hashlib.sha256(text.encode()).digest()))
 
 
@@ -36,7 +36,7 @@ def write_tables(
     units: Mapping[str, Sequence[str]] | None = None,
     verify: str = "hash",
 ) -> str:
-    """Writes tables of images, or of pictures of texts; returns the dataset's fingerprint."""
+    """Writes tables of images, or of pictures made from texts; returns the fingerprint."""
     options = dataset_options(
         {
             "source": "sklearn",

@@ -1,8 +1,8 @@
-"""A device on the processor that keeps a GPU's contract strictly.
+"""A device on the CPU that follows a GPU's rules strictly.
 
-What is fetched from it are numbers that are none until a mark behind it was waited for, and memory
-that is sent must be its own: whoever reads too early, or sends from elsewhere, gets what would be a
-race on a GPU each time and not now and then.
+Fetched numbers are NaN until the caller has waited for a later mark, and only the device's own
+memory may be sent. So reading too early, or sending other memory, fails always; on a GPU it would
+be a race that fails rarely.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dpprobe.devices import Accelerator
 
 @dataclass
 class StandIn(Accelerator):
-    """An `Accelerator` whose work is done when it is waited for.
+    """An `Accelerator` that does its work only when the caller waits.
 
     Attributes:
-      sent, fetched, waited: how often each was called.
+      sent, fetched, waited: number of calls of each kind.
     """
 
     device: str = "cpu"

@@ -1,4 +1,4 @@
-"""Privacy statements of made-up cells, one fact at a time."""
+"""Privacy statements of made-up cells, in which a test can change single facts."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def of_backbone(**facts: Any) -> dict[str, Any]:
 
 
 def state_with(**changes: Any) -> dict[str, Any]:
-    """A statement as JSON has it; values of the plan may be changed too.
+    """Returns a statement as read from JSON; `changes` may also change values of the plan.
 
-    Its releases are on all rows, unless `sampled`, and two heads are published.
+    Mechanisms use all rows unless `sampled`, and two heads are published.
     """
     made = plan(changes.pop("epsilon", 1.0))
     if not changes.pop("sampled", False):

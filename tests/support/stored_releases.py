@@ -1,4 +1,4 @@
-"""Unpacks a bundle of the corpus of stored releases."""
+"""Unpacks stored releases of earlier versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny open_clip models, for tests: they carry the names of no real ones."""
+"""Tiny open_clip models for tests, with names that no real model has."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def register(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets open_clip know them, and the family not refuse them by its list of names."""
+    """Registers the models in open_clip, and in the names that the backbone family accepts."""
     from open_clip import factory
 
     from dpprobe.backbones import open_clip_models

@@ -1,4 +1,4 @@
-"""A small network, its rows, plans, and an oracle of clipped sums, for tests of its training."""
+"""A small network, rows and plans for it, and a reference for its clipped sums."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEED = 2**100 + 7
 
 
 class Mlp(nn.Module):
-    """Rows [m, 5] -> a hidden layer that is trained -> scores [m, 3]."""
+    """Computes scores [m, 3] of rows [m, 5], with a hidden layer that is trained."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def mlp_network() -> FineTunedNetwork:
 
 
 def mlp_inputs(rows: int = 40, *, several: bool = False, units: bool = False) -> Inputs:
-    """Rows in a fixed random order of classes; with units of one, two or three rows."""
+    """Returns rows with random labels, in units of one, two or four rows if `units`."""
     generator = torch.Generator().manual_seed(5)
     features = torch.randn(rows, DIMENSION, generator=generator)
     labels = torch.randint(0, CLASSES, (rows,), generator=generator)
@@ -69,13 +69,13 @@ def mlp_inputs(rows: int = 40, *, several: bool = False, units: bool = False) ->
 
 
 def network_options(**values: Any) -> Options:
-    """fine_tune with a few steps, whatever is not given."""
+    """Returns options of fine_tune; by default with a few steps."""
     defaults = {"tune": {"blocks": 1}, "steps": 6, "learning_rate": 0.5, "max_grad_norm": 0.3}
     return Options.model_validate({**defaults, **values})
 
 
 def plan_of(options: Options, n: int, noise: float) -> Plan:
-    """A plan that nobody has calibrated: so much noise, or none and no promise."""
+    """Returns a plan with arbitrary noise, without calibration; noise 0 gives no guarantee."""
     return made_plan(options.list_mechanisms(n), n, noise)
 
 
@@ -84,7 +84,7 @@ def releases_of(options: Options, n: int, noise: float, seed: int = SEED) -> Rel
 
 
 class NaiveSums:
-    """The same sums as `ClippedSums`, from one backward pass a view of a row, in float64."""
+    """Computes the sums of `ClippedSums` with one backward pass per row, in float64."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class NaiveSums:
             total += (gradient * (1 if weights is None else weights[row])).to(total.dtype)
 
     def clipped(self, row: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-        """One row's clipped gradient."""
+        """Returns one row's clipped gradient."""
         views = row[None] if row.ndim == len(self._network.shape) else row
         scores = self._network.module(views)
         if self._sigmoid:
@@ -131,5 +131,5 @@ class NaiveSums:
 
 
 def flat(state: Mapping[str, torch.Tensor]) -> np.ndarray:
-    """All parameters in one float64 vector."""
+    """Returns all parameters as one float64 vector."""
     return torch.cat([one.detach().reshape(-1) for one in state.values()]).double().numpy()

@@ -1,7 +1,7 @@
-"""Small datasets in the formats that torchvision reads, and its checksums of them.
+"""Small datasets in torchvision's file formats, with matching checksums.
 
-The checksums are torchvision's own, so a fixture puts its own in their place: in torchvision's
-classes, for the transfer and for torchvision's look at the files alike.
+torchvision's code contains the real files' checksums. A fixture replaces them in torchvision's
+classes, where both the download and torchvision's own check read them.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def serve_dataset(
     per_class: int = 2,
     class_names: Sequence[str] | None = None,
 ) -> tuple[int, int, int]:
-    """Writes the files that `name` is downloaded as, and makes torchvision expect them.
+    """Writes the files that are downloaded for `name`, and makes torchvision expect them.
 
     Args:
       name: one of NAMES.
-      folder: where the files go, under their own names.
-      monkeypatch: takes the checksums back.
-      per_class: training rows of each class; of EuroSAT all rows of each class. One test row each.
+      folder: receives the files, under their own names.
+      monkeypatch: restores the checksums.
+      per_class: training rows per class (EuroSAT: all rows per class); one test row each.
       class_names: by default the class names of CIFAR and of Places365.
 
     Returns:
@@ -70,7 +70,7 @@ def serve_dataset(
 
 
 def fetch_from(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes downloads come from another server, under the same file names."""
+    """Makes downloads use another server, with the same file names."""
     original = torchvision_datasets.list_remotes
 
     def list_remotes(name: str) -> list[torchvision_datasets.Remote]:

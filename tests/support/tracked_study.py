@@ -1,4 +1,4 @@
-"""A small study's files and the MLflow store they are ingested into."""
+"""A small study's files, and the MLflow store into which they are written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.cell_files import write_dataset_info, write_study
 
 
 class Study:
-    """A small study's files, and the store they are ingested into."""
+    """A small study's files, and the MLflow store into which they are written."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -34,7 +34,7 @@ class Study:
         self.tables = [root / "accuracy.md"]
 
     def destination(self, receipt: str, changes: dict[str, Any], *, study: str) -> Destination:
-        """Returns where runs are written, with the values that it takes out of `changes`."""
+        """Returns where runs are written; removes values of the destination from `changes`."""
         values: dict[str, Any] = {
             "uri": self.uri,
             "study": study,
@@ -46,7 +46,7 @@ class Study:
         return Destination(**values | {name: changes.pop(name) for name in own})
 
     def ingest(self, **changes: Any) -> dict[str, Any]:
-        """Ingests the cells; returns the receipt."""
+        """Writes the cells to MLflow; returns the receipt."""
         arguments: dict[str, Any] = {
             "dataset": "digits",
             "metrics_files": self.cells,
@@ -61,7 +61,7 @@ class Study:
         return receipt
 
     def ingest_whole(self, **changes: Any) -> dict[str, Any]:
-        """Ingests the study as a whole; returns the receipt."""
+        """Writes the runs of the study as a whole; returns the receipt."""
         summary = self.root / "summary.parquet"
         summarise_cells(self.cells, summary, study="study")
         report = self.root / "report.html"
@@ -80,7 +80,7 @@ class Study:
         return receipt
 
     def runs(self, experiment: str = "digits", view: int = ViewType.ACTIVE_ONLY) -> dict[str, Run]:
-        """Returns runs by result key; fails if one key has two."""
+        """Maps result keys to runs; fails if two runs have the same key."""
         runs = self.all_runs(experiment, view)
         keys = [run.data.tags["result_key"] for run in runs]
         assert len(keys) == len(set(keys)), f"a result has two runs: {sorted(keys)}"
@@ -103,7 +103,7 @@ class Study:
         return list(self.client.search_runs(ids, run_view_type=view, **search))
 
     def view(self, experiment: str, key: str = "dpprobe") -> dict[str, Any]:
-        """Reads a ready-made view of an experiment."""
+        """Returns a stored view of an experiment."""
         tags = self.find_experiment(experiment).tags
         state = json.loads(tags[f"mlflow.sharedViewState.{key}"])["state"]
         packed = base64.b64decode(state.removeprefix("deflate;"))
@@ -111,7 +111,7 @@ class Study:
         return view
 
     def artifacts(self, run: Run) -> list[str]:
-        """Lists a run's artifacts by their path within the run."""
+        """Returns the paths of a run's artifacts within the run."""
         folder = Path(run.info.artifact_uri.removeprefix("file://"))
         return sorted(
             path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
@@ -119,7 +119,7 @@ class Study:
 
 
 def make_template(root: Path) -> Path:
-    """Writes a study's files beside a database with no run, for tests to copy."""
+    """Writes a study's files and a database without runs, for tests to copy; returns the folder."""
     create_tables(f"sqlite:///{root}/mlflow.db")
     write_dataset_info(root / "dataset.json")
     write_study(root, methods=("sgd", "nonprivate"), epsilons=("0.5", "2", "inf"))

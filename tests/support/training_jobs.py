@@ -1,4 +1,4 @@
-"""Jobs that train small heads on stored features."""
+"""Jobs that train small heads on stored features, for tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULT = Request(
 
 
 def change_job(job: Request, **changes: Any) -> Request:
-    """Changes values of a job's request, of its terms and of what it asks of each cell."""
+    """Changes values of a job's request, of its terms and of the options for each cell."""
     of_terms = {name: changes[name] for name in _names(Terms) & changes.keys()}
     of_cells = {name: changes[name] for name in _names(Asked) & changes.keys()}
     if "epsilon" in of_terms:
@@ -47,19 +47,19 @@ def _names(kind: Any) -> set[str]:
 
 
 def make_job(**changes: Any) -> Request:
-    """Makes a job of two seeds at epsilon 4 on the dataset `toy`, its values changed as given."""
+    """Returns a job of two seeds at epsilon 4 on the dataset `toy`, with changes."""
     return change_job(DEFAULT, **changes)
 
 
 def plan_job(job: Request, n: int, plans: Path, cache: Path) -> Path:
-    """Writes the plans of a job on n units; returns their file."""
+    """Writes the plans of a job for n units; returns their file."""
     target = job.terms.make_target(n)
     write_plans(job.methods, target, output=plans, cache=cache, seeds=job.asked.seeds)
     return plans
 
 
 def list_files(folder: Path, plans: Path, **given: Any) -> JobFiles:
-    """Lists the files of a job on the splits in a folder, whose cells are in its `cells`."""
+    """Returns the files of a job on the splits in a folder; cells are written into its `cells`."""
     places: dict[str, Any] = {
         "train": folder / "train/manifest.json",
         "test": folder / "test/manifest.json",
@@ -78,13 +78,13 @@ def run_job(
     memory_mb: int = 1000,
     **given: Any,
 ) -> None:
-    """Trains a job on the splits in a folder, into its `cells`."""
+    """Trains a job on the splits in a folder, and writes cells into its `cells`."""
     opened = open_job(job, list_files(folder, plans, **given))
     train_job(opened, device=device, memory_mb=memory_mb, threads=torch.get_num_threads())
 
 
 def write_results(folder: Path, *epsilons: str, **changes: Any) -> None:
-    """Writes the results of a study of one dataset and method: features, cells and summary."""
+    """Writes features, cells and summary of a study with one dataset and one method."""
     job = make_job(methods={"momentum": method_options(FAST)}, delta=DELTA, **changes)
     stores = folder / "features" / job.dataset / job.backbone
     manifests: dict[str, Any] = {
@@ -100,7 +100,7 @@ def write_results(folder: Path, *epsilons: str, **changes: Any) -> None:
 
 
 def watch_renames(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Returns a list of the files that are renamed from now on, by their new paths, in order."""
+    """Returns a list to which the new path of each renamed file is added from now on."""
     renamed: list[Path] = []
     replace = Path.replace
 

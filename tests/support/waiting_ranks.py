@@ -1,4 +1,4 @@
-"""The work of ranks that only wait; each rank imports this module."""
+"""Ranks that only wait; each rank imports this module."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Pythons that start with heavy libraries imported, which most of a small run's time went into.
+"""Forks Pythons with imported heavy libraries; importing takes most of a small run's time.
 
     python tests/support/warm_python.py serve SOCKET KEPT    forks a process for each request
     python -ISu tests/support/ask_python.py SOCKET -m snakemake ARGUMENTS...    asks for one
 
-A run asks for Snakemake, and Snakemake for each script of a job and for what its plan says of
-networks. Such a process has the arguments, the folder, the environment and the files of the one
-that asks, which ends as it does; the one that asks is killed, and so is it. Libraries are imported
-beforehand, and what most processes import of dpprobe; a process that would find another dpprobe,
-such as a copy of the code, imports that one. What a run does from the first instruction on, when it
-is killed, or on another machine is tested with Pythons as they are.
+A run asks for a Python to run Snakemake. Snakemake asks for more: for a job's script, and for the
+description of networks in a plan. Each forked process gets the arguments, folder, environment and
+files of its client, and the client ends in the same way; if the client is killed, so is the forked
+process. The server imports libraries and the most used modules of dpprobe beforehand. A process
+that would find another dpprobe, such as a copy of the code, imports that one instead. Tests of the
+start of a run, of killed runs and of runs on other machines use ordinary Pythons.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-# For Snakemake, when the server starts; for jobs and for networks, when the first is asked for.
+# Imported at the server's start; modules for jobs and networks are imported at the first request.
 FOR_RUNS = (
     "snakemake.cli",
     "snakemake.script",
@@ -103,30 +103,30 @@ FOR_JOBS = (
     "dpprobe.results.summary",
 )
 FOR_NETWORKS = ("timm", "torchvision", "open_clip")
-DESCRIBE = "dpprobe.backbones.describe"  # what a plan asks of networks, in a process of its own
+DESCRIBE = "dpprobe.backbones.describe"  # a plan runs this in its own process
 ASK = str(Path(__file__).with_name("ask_python.py"))
 LENGTH = struct.Struct("!I")
-START = 900  # seconds: a busy machine is slow
+START = 900  # seconds, enough for a busy machine
 
 
 @contextlib.contextmanager
 def serving(python: str, variables: Mapping[str, str], kept: Path | None = None) -> Iterator[str]:
-    """Runs a server with this Python and environment; yields its socket.
+    """Runs a server with this Python and environment; yields the path of its socket.
 
     Args:
-      kept: a folder of results that servers of equal code share; the server's own if absent.
+      kept: folder of results that servers with equal code share; default: the server's own.
     """
     import subprocess
     import tempfile
 
-    # no thread is started by what it imports
+    # keeps imports from starting threads
     quiet = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     quiet["MLFLOW_DISABLE_TELEMETRY"] = "true"
     with tempfile.TemporaryDirectory(prefix="dpprobe-") as folder:
         path = f"{folder}/socket"
         with subprocess.Popen(
             [python, __file__, "serve", path, str(kept or folder)],
-            stdin=subprocess.PIPE,  # it ends with this process
+            stdin=subprocess.PIPE,  # the server ends with this process
             env={**variables, **quiet},
         ) as server:
             try:
@@ -136,7 +136,7 @@ def serving(python: str, variables: Mapping[str, str], kept: Path | None = None)
 
 
 def asking(path: str, *words: str) -> list[str]:
-    """Returns the command that asks a server, once it runs, for a Python with these words."""
+    """Waits for a server; returns the command that asks it for a Python with these words."""
     deadline = time.monotonic() + START
     while not Path(path).exists():
         assert time.monotonic() < deadline
@@ -145,13 +145,13 @@ def asking(path: str, *words: str) -> list[str]:
 
 
 def asking_in_script(path: str) -> str:
-    """Returns a shell's command that prints a job script with its Python asked for."""
+    """Returns a shell command that prints a job script whose Python comes from the server."""
     asked = " ".join(asking(path, "-m", "snakemake"))
-    return f"sed 's#[^ ]*python[0-9.]* -m snakemake#{asked}#'"  # `python` where no disk is shared
+    return f"sed 's#[^ ]*python[0-9.]* -m snakemake#{asked}#'"  # without a shared disk: `python`
 
 
 class Server:
-    """The process that the others are forked from; it never starts a thread."""
+    """The process from which all others are forked; it never starts a thread."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -164,7 +164,7 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> dict[str, Any] | None:
-        """Answers requests; returns one in each process forked for it, nothing at its own end."""
+        """Answers requests; returns the request in each forked process, and None at the end."""
         while True:
             connections = {each.fileno(): process for process, each in self._asked.items()}
             files = [0, self._woken, self._socket.fileno(), *connections]
@@ -195,7 +195,7 @@ class Server:
             for file in files:
                 os.close(file)
             self._asked[process] = connection
-            with contextlib.suppress(OSError):  # gone already: seen in the next round
+            with contextlib.suppress(OSError):  # a client that is gone is noticed in the next round
                 connection.sendall(LENGTH.pack(process))
             return None
         signal.set_wakeup_fd(-1)
@@ -208,7 +208,7 @@ class Server:
         return request
 
     def _tell(self) -> None:
-        """Tells those that asked how their processes ended."""
+        """Sends the exit statuses of finished processes to their clients."""
         for process in list(self._asked):
             done, status = os.waitpid(process, os.WNOHANG)
             if done:
@@ -216,22 +216,22 @@ class Server:
                     connection.sendall(LENGTH.pack(status))
 
     def _kill(self, *processes: int) -> None:
-        """Kills processes of those that asked and are gone."""
+        """Kills the processes whose clients are gone."""
         for process in processes:
-            if process in self._asked:  # it may have ended since
+            if process in self._asked:  # it may have finished already
                 os.kill(process, signal.SIGKILL)
                 os.waitpid(process, 0)
                 self._asked.pop(process).close()
 
 
 def prepare(arguments: list[str]) -> None:
-    """Imports what a process with these arguments will use."""
+    """Imports the modules that a process with these arguments needs."""
     import importlib
 
     names = list(FOR_RUNS)
     if arguments[0] != "-m":
         names += FOR_JOBS
-        job = Path(arguments[0]).read_bytes()  # its study stands in it
+        job = Path(arguments[0]).read_bytes()  # contains the study
         if b"timm" in job or b"open_clip" in job:
             names += FOR_NETWORKS
     elif arguments[1] == DESCRIBE:
@@ -242,14 +242,14 @@ def prepare(arguments: list[str]) -> None:
     tasks = [
         each.joinpath("comm").read_text().strip() for each in Path("/proc/self/task").iterdir()
     ]
-    threads = len(tasks) - tasks.count("jemalloc_bg_thd")  # of pyarrow, made ready for forks
+    threads = len(tasks) - tasks.count("jemalloc_bg_thd")  # pyarrow's allocator handles forks
     assert threads == 1, f"importing {names} started {threads - 1} threads, which a fork loses"
     gc.collect()
-    gc.freeze()  # a collection would copy every page that is shared
+    gc.freeze()  # a collection would copy every shared page
 
 
 def let_runs_ask(path: str) -> None:
-    """Has Snakemake ask the server for scripts of jobs, networks and results that a run prints."""
+    """Makes Snakemake use the server for job scripts, networks and results that a run prints."""
     import subprocess
 
     from snakemake.script import PythonScript
@@ -273,11 +273,11 @@ def let_runs_ask(path: str) -> None:
 
 
 def begin_snakemake(folder: Path) -> None:
-    """Finds Snakemake's plugins once, and compiles each file of rules once for all processes.
+    """Finds Snakemake's plugins once, and compiles each rule file once for all processes.
 
-    Half of a plan's time went into both. The folder keeps compiled files under hashes of all that
-    the parser reads: path, text, number of rules before. Each process finds its own logger plugin,
-    since it may import another dpprobe.
+    Both took half of a plan's time. The folder contains compiled files, named by a hash of all
+    inputs of the parser: path, text, number of earlier rules. Each process finds its own logger
+    plugin, since it may import another dpprobe.
     """
     import hashlib
 
@@ -302,11 +302,11 @@ def begin_snakemake(folder: Path) -> None:
         return code, rulecount
 
     workflow.parse = parse_once
-    workflow.compile = lambda code, *_: code  # which `exec` runs as it does a text
+    workflow.compile = lambda code, *_: code  # `exec` accepts compiled code as well as text
 
 
 def list_modules_once() -> None:
-    """Lists each folder of modules once, among which Snakemake looks for plugins."""
+    """Lists each module folder only once; Snakemake searches these folders for plugins."""
     import functools
     import pkgutil
 
@@ -323,7 +323,7 @@ def list_modules_once() -> None:
 
 
 def describe_networks_once(folder: Path) -> None:
-    """Keeps what networks are for all studies, as a study keeps it for its own next starts."""
+    """Caches descriptions of networks for all studies, as a study does for its later starts."""
     from dpprobe.backbones import feature_dimensions as known
     from dpprobe.files.atomic_writes import write_text
 
@@ -344,9 +344,9 @@ def describe_networks_once(folder: Path) -> None:
 
 
 def keep_prices(folder: Path) -> None:
-    """Computes each price once for all processes, under a hash of all arguments.
+    """Computes each price once for all processes, cached by a hash of all arguments.
 
-    Each job prices its plans again; most plans equal those of other tests' jobs.
+    Each job prices its plans again, and most plans equal those of other tests' jobs.
     """
     from dpprobe.privacy import noise_calibration, trade_off
 
@@ -357,7 +357,7 @@ def keep_prices(folder: Path) -> None:
 
 
 def keep_answers(function: Any, folder: Path) -> Any:
-    """Returns a function that keeps its answers in files; its arguments' texts must tell all."""
+    """Returns a function that caches its answers in files, by the `repr` of its arguments."""
     import functools
     import hashlib
     import pickle
@@ -376,12 +376,12 @@ def keep_answers(function: Any, folder: Path) -> Any:
 
 
 def python_path() -> list[str]:
-    """Returns the folders that PYTHONPATH names."""
+    """Returns the folders in PYTHONPATH."""
     return [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
 def forget_other_code() -> None:
-    """Forgets dpprobe where this process would import another one."""
+    """Unloads dpprobe if this process would import another dpprobe."""
     from importlib.machinery import PathFinder
 
     found = PathFinder.find_spec("dpprobe")
@@ -392,7 +392,7 @@ def forget_other_code() -> None:
 
 
 def become(request: dict[str, Any]) -> None:
-    """Runs what was asked for, as Python does with these arguments."""
+    """Runs the requested program, as Python does with these arguments."""
     import runpy
 
     os.chdir(request["folder"])
@@ -416,7 +416,7 @@ def become(request: dict[str, Any]) -> None:
 
 
 def end_with(action: Callable[[], None]) -> NoReturn:
-    """Ends this process after an action as Python does, but frees nothing: pages stay shared."""
+    """Ends this process after an action like Python, but frees no memory: pages stay shared."""
     import atexit
     import threading
     import traceback
@@ -448,7 +448,7 @@ def main() -> None:
     describe_networks_once(kept)
     keep_prices(kept)
     request = server.serve()
-    # The server too ends at once: Triton would print pages about objects that are frozen.
+    # The server also ends at once: otherwise Triton prints pages of messages about frozen objects.
     end_with(lambda: become(request) if request else None)
 
 

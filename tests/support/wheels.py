@@ -11,11 +11,11 @@ from pathlib import Path
 from tests.conftest import REPOSITORY
 from tests.support.programs import run_program
 
-TIMEOUT = 1200  # a busy machine is slow
+TIMEOUT = 1200  # seconds, enough for a busy machine
 
 
 def build(folder: Path, target: str, output: Path) -> Path:
-    """Builds by what the environment has."""
+    """Builds with the build tools of this environment; returns the file."""
     run_program(
         [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", output],
         cwd=folder,
@@ -26,7 +26,7 @@ def build(folder: Path, target: str, output: Path) -> Path:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Makes an environment with the wheel, which sees the packages of this one; returns its bin."""
+    """Makes an environment with the wheel, which imports this one's packages; returns its bin."""
     venv.create(folder, with_pip=False)
     places = {"base": str(folder), "platbase": str(folder)}
     site = Path(sysconfig.get_path("purelib", vars=places))
@@ -48,6 +48,6 @@ def install(wheel: Path, folder: Path) -> Path:
     )
     source = REPOSITORY / "src/dpprobe"
     for path in source.rglob("__pycache__/*"):
-        if path.suffix != ".pyc":  # machine code of the same modules
+        if path.suffix != ".pyc":  # contains only code of the same modules
             shutil.copy(path, site / "dpprobe" / path.relative_to(source))
     return folder / "bin"

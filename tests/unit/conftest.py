@@ -1,4 +1,4 @@
-"""Fixtures that several packages' tests share."""
+"""Fixtures shared by the tests of several packages."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def made(tmp_path: Path) -> ReportedStudy:
-    """A small study and its report."""
-    from tests.support.report_page import ReportedStudy  # its libraries are for those who ask alone
+    """Returns a small study with its report."""
+    from tests.support.report_page import ReportedStudy  # slow import, only for tests that use it
 
     return ReportedStudy(tmp_path)
 

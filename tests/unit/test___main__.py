@@ -1,4 +1,4 @@
-"""How commands end: their codes, their one line, and what the catalog lists."""
+"""Commands end with their exit code and one-line message, and the catalog lists its entries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpprobe.errors import ConfigError
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Runs `dpprobe WORDS` where `plan` and `run` end as is said; returns the exit's code."""
+    """Returns a runner of `dpprobe WORDS` with fake `plan` and `run`; it returns the exit code."""
     monkeypatch.setattr(main_module, "code_version", lambda: "1.2")
     monkeypatch.setattr(logging.getLogger("dpprobe"), "level", 0)
 

@@ -1,4 +1,4 @@
-"""Which devices a process may see, takes and keeps, and what it computes with."""
+"""A process sees, takes and keeps devices, and computes with the right precision."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     casts = [devices.use_precision("cpu", each) for each in (None, torch.bfloat16)]
     assert [(each.device, each._enabled) for each in casts] == [("cpu", False), ("cpu", True)]
     monkeypatch.delenv("PATH")
-    monkeypatch.setenv(devices.USER_PATH, "")  # is put back after the test
+    monkeypatch.setenv(devices.USER_PATH, "")  # monkeypatch restores it after the test
     monkeypatch.delenv(devices.USER_PATH)
     for _ in range(2):
         devices.put_python_on_path()

@@ -1,4 +1,4 @@
-"""The way through a GPU, walked on a processor: order, waiting, memory; heads without kernels."""
+"""Heads without native kernels, on the CPU and on a GPU, and the spare memory of devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.target import Target
 from tests.support.gpu import needs_gpu
 
-# heads on a device without our kernels
+# heads on a device without native kernels
 
 HEADS: dict[str, dict[str, Any]] = {
     "momentum": {"steps": 20, "batch_size": 30},
@@ -31,8 +31,8 @@ HEADS: dict[str, dict[str, Any]] = {
 
 
 def training_set(device: str = "cpu") -> TrainingSet:
-    # No class has a third of the rows: the first gradient of its bias would be 0 but for rounding,
-    # which Adam makes a whole step of.
+    # No class has exactly a third of the rows: otherwise the first gradient of its bias is only
+    # rounding error, which Adam turns into a full step.
     features = torch.randn(290, 8, generator=torch.Generator().manual_seed(3))
     labels = features[:, :3].argmax(1)
     return TrainingSet(features.to(device), labels.to(device), 3)
@@ -60,7 +60,7 @@ def check_heads(plain: np.ndarray, wanted: np.ndarray, noisy: np.ndarray) -> Non
 def test_heads_give_the_same_sums_by_products_alone(
     head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without noise; then the way with noise is walked to its end, and moves every weight."""
+    """First without noise; then with noise, which must change every weight."""
     data = training_set()
     wanted = fitted(head, data, float("inf"), tmp_path)
     monkeypatch.setattr(devices, "has_kernels", lambda _: False)

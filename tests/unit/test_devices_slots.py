@@ -1,4 +1,4 @@
-"""A GPU for each process: chosen from environment and locks alone, so that none is needed here."""
+"""Each process gets a GPU by environment variables and locks only, so tests need no GPU."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_a_process_sees(
 def test_a_gpu_is_lacking_only_where_torch_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, available: str, lacks: bool
 ) -> None:
-    """A Python without torch, or with a broken one, says nothing of the jobs' environment."""
+    """If Python's torch is missing or broken, nothing is known about the jobs' environment."""
     (tmp_path / "torch.py").write_text(
         f"class cuda:\n    is_available = staticmethod(lambda: {available})\n"
     )
@@ -68,7 +68,7 @@ def test_each_device_is_tried_once_before_one_is_shared() -> None:
     names = slot_names(["0", "1", "2"], {})
     assert [device for _, device in names[:7]] == ["0", "1", "2", "0", "1", "2", "0"]
     assert len({name for name, _ in names}) == len(names)
-    # another Slurm job may call another device 0
+    # in another Slurm job, device 0 may be another device
     other = slot_names(["0", "1"], {"SLURM_JOB_ID": "17"})
     assert {name for name, _ in names}.isdisjoint(name for name, _ in other)
 
@@ -80,7 +80,7 @@ def test_there_is_nothing_to_choose_from_one(tmp_path: Path, seen: str) -> None:
 
 
 def test_processes_side_by_side_take_devices_of_their_own(tmp_path: Path) -> None:
-    """Six processes on four devices; one is killed, and its device is free at once."""
+    """Six processes share four devices; after one is killed, its device is free at once."""
     program = (
         "import sys\n"
         "from pathlib import Path\n"

@@ -1,4 +1,4 @@
-"""What a person reads who lacks a package of an extra, and what is imported when."""
+"""A missing package of an extra is named in an error, and optional modules are imported late."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpprobe.release.checks import Checks
 
 
 class Absent:
-    """An importer that finds no optional package."""
+    """An importer that does not find some packages."""
 
     def __init__(self, *packages: str) -> None:
         self.packages = packages
@@ -47,7 +47,7 @@ LINE = 'the package pydicom is not installed; run: pip install "dpprobe[dicom]"'
 @pytest.mark.usefixtures("without_pydicom")
 def test_a_module_is_imported_at_its_first_use() -> None:
     module = OptionalModule("pydicom")
-    assert not hasattr(module, "__wrapped__")  # a look from outside imports nothing
+    assert not hasattr(module, "__wrapped__")  # inspection imports nothing
     with pytest.raises(MissingExtraError) as told:
         _ = module.dcmread
     assert str(told.value) == LINE
@@ -83,7 +83,7 @@ def test_a_version_that_is_asked_for_names_its_extra(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("name", ["numpy", "pydicom.pixels.none", "not_ours"])
 def test_other_missing_modules_stay_what_they_are(name: str) -> None:
-    """A part that an installed package lacks is no missing extra, nor is another package."""
+    """A missing part of an installed package is no missing extra, nor is an unrelated package."""
     error = ModuleNotFoundError(f"No module named {name!r}", name=name)
     with pytest.raises(ModuleNotFoundError) as told, naming_extras():
         raise error

@@ -1,4 +1,4 @@
-"""What a process leaves to its end, and what it no longer does there."""
+"""A process does not search for garbage at its end, but still does before."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# A pair of objects that hold each other goes only when somebody searches for it.
+# Only garbage collection frees two objects that refer to each other.
 PAIR = """
 import atexit
 class Held:

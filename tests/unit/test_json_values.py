@@ -1,4 +1,4 @@
-"""Equal values have equal texts, and different ones a first difference."""
+"""Equal values have equal texts and hashes; of different values the first difference is found."""
 
 from __future__ import annotations
 

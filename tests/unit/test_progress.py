@@ -1,4 +1,4 @@
-"""Progress of long work: the share done, the rate and the time left, by a clock that tests set."""
+"""Long work prints its progress, rate and remaining time, with a clock that tests set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpprobe import progress
 
 
 class Clock:
-    """A clock that moves while somebody waits; also an event, and a thread that works at once."""
+    """A clock that advances when code waits; also an event, and a thread that runs at once."""
 
     def __init__(self, end: float = 0.0) -> None:
         self.now, self.end = 100.0, 100.0 + end
@@ -54,7 +54,7 @@ def test_a_clock_shows_hours_where_there_are_any(seconds: float) -> None:
 def test_the_time_left_is_that_of_the_work_after_the_first_step(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first step takes 1 s; 8 rows remain, of which each takes 2.5 s from then on."""
+    """The first step takes 1 s; then 8 rows remain, and each takes 2.5 s."""
     with progress.Progress(12, label="a", unit="b") as work:
         for later, amount in ((1, 2), (5, 2), (4.9, 1), (0.1, 1), (20, 6)):
             clock.now += later

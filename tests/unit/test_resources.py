@@ -1,4 +1,4 @@
-"""The clone or the package that files come from, and the versions that a run began with."""
+"""Files come from the clone or the package, and a run knows the versions of its start."""
 
 from __future__ import annotations
 

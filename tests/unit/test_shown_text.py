@@ -1,4 +1,4 @@
-"""Names from outside stay within their line, on terminals and in logs."""
+"""Names from outside cannot break out of their line on terminals or in logs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = st.lists(st.text(max_size=5) | CONTROLS, min_size=1).map("".join)
 
 
 def is_plain(line: str) -> bool:
-    """Returns True without controls, line ends, lone surrogates and marks that reverse text."""
+    """Returns True if a line has no control characters, line ends, surrogates or bidi marks."""
     return not any(
         unicodedata.category(each) in ("Cc", "Cs", "Zl", "Zp")
         or unicodedata.bidirectional(each) in ("LRE", "RLE", "LRO", "RLO", "PDF")
@@ -80,7 +80,7 @@ def test_a_log_of_a_job_has_the_error_that_was_raised(names: list[str]) -> None:
 
 
 _CONTROLS = ["\n", "\r", "\x1b[2J", "\t", "\x9b", "\u202e", os.fsdecode(b"\xe9")]
-# Commands with paths.
+# Commands that take paths.
 COMMANDS = (
     "init {}",
     "init {}.csv",
@@ -107,7 +107,7 @@ COMMANDS = (
 def test_no_command_lets_a_path_forge_a_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, there: str
 ) -> None:
-    """Only a name's control characters change what is printed, and each is one mark there."""
+    """Output changes only in the name's control characters, each replaced by one mark."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "execve", lambda *_: sys.exit("starts snakemake"))
     for name in ("cat", "dog"):

@@ -1,4 +1,4 @@
-"""What is made again because a stage's version was raised."""
+"""Results are remade if the version of their stage was raised."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def test_rules_have_versions_that_know_their_stage(repository: Path) -> None:
         ([2, 0, TRAINED, STATED], ["0", "2", "4", "7"], []),
         ([2, 0, TRAINED, STATED], ["0", "2", "4", "6"], [("statement", 6)]),
         ([2, 0, TRAINED, STATED], ["0", "2", "3", "6"], [("training", 3), ("statement", 6)]),
-        # an option has the number of a version
+        # an option equals a version number
         ([7, 0, TRAINED, STATED], ["0", "4", "6", "7"], [("statement", 6)]),
         ([4, 0, TRAINED, STATED], ["0", "3", "4", "7"], [("training", 3)]),
-        # an option has changed, also to the number of a version
+        # an option has changed, perhaps to the number of a version
         ([3, 0, TRAINED, STATED], ["0", "2", "4", "7"], []),
         ([4, 0, TRAINED, STATED], ["0", "2", "4", "7"], []),
         ([3, 0, TRAINED, STATED], ["0", "2", "4", "6"], [("statement", 6)]),
-        # what is computed for each job is not called
+        # functions that compute params for each job are not called
         ([2, lambda _: 1 / 0, STATED], ["2", "6", "{'delta': 1e-05}"], [("statement", 6)]),
-        # files of a later version, or without one
+        # files of a later version, or without a version
         ([STATED], ["8"], [("statement", 8)]),
         ([STATED], ["'a'"], [("statement", None)]),
         ([STATED], None, []),
@@ -87,7 +87,7 @@ def test_each_stage_has_a_line_with_both_versions() -> None:
     assert "6" in cells
     assert "1 job" in report
     assert "version 17" in report
-    # heads may be trained again, so that nothing is said of them
+    # heads may be trained again, so the output does not mention heads
     told = describe_raised([*jobs, RaisedJob([Raised("training", 3, 4)], 5)])
     assert len(told) == 3
     assert not any("heads are kept" in line for line in told)

@@ -1,4 +1,4 @@
-"""The version is one number, and names the commit of all code but the tag's, built or running."""
+"""The version is a number for the tagged commit, and includes the commit for all other code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.git import built, git
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small clone with one commit and no tag, as the one that runs."""
+    """Returns a small clone with one commit and no tag, as the clone of the running code."""
     folder = tmp_path / "clone"
     (folder / "src/dpprobe").mkdir(parents=True)
     for name in (
@@ -51,7 +51,7 @@ def running() -> str:
 
 
 def install_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the installed dpprobe an editable installation of a folder."""
+    """Makes the installed dpprobe appear as an editable installation of a folder."""
     origin = SimpleNamespace(read_text=lambda _: json.dumps({"url": folder.as_uri()}))
     monkeypatch.setattr("importlib.metadata.distribution", lambda _: origin)
 
@@ -63,7 +63,7 @@ def commit_of(folder: Path) -> str:
 def test_only_the_unedited_commit_of_the_tag_is_the_release(clone: Path) -> None:
     first = f"{VERSION}+g{commit_of(clone)}"
     assert running() == built(clone) == first
-    for tag in ("paper-2026", "v99.0.0", f"{TAG}-draft", TAG[1:]):  # which are not this release's
+    for tag in ("paper-2026", "v99.0.0", f"{TAG}-draft", TAG[1:]):  # not this release's tag
         git(clone, "tag", tag)
     assert running() == built(clone) == first
     (clone / "new.txt").write_text("no file of the commit\n")
@@ -85,7 +85,7 @@ def test_an_annotated_tag_is_the_release_too(clone: Path) -> None:
 
 
 def test_other_code_never_has_the_number_of_the_release() -> None:
-    """Each name is a version of PEP 440 in its normal form, so that builds do not change it."""
+    """Each name is a normalised PEP 440 version, so builds do not change it."""
     named = [UNKNOWN, f"{VERSION}+g0012abcd", f"{VERSION}+g429d023c.edited"]
     assert all(str(Version(name)) == name and Version(name).local for name in named)
     assert str(Version(VERSION)) == VERSION
@@ -110,7 +110,7 @@ def test_a_worktree_and_a_hook_of_another_repository(
 def test_a_copy_is_not_what_another_copy_was_installed_as(
     clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str | None
 ) -> None:
-    """As where `dpprobe run` of an installed wheel finds itself in an unpacked archive."""
+    """For example, `dpprobe run` of an installed wheel may use the code of an unpacked archive."""
     monkeypatch.setattr("importlib.metadata.version", lambda _: "5.0")
     if tag:
         git(clone, "tag", tag)
@@ -130,7 +130,7 @@ def test_without_a_history_it_is_what_was_installed(
     assert running() == built(clone) == UNKNOWN
     install_from(clone, monkeypatch)
     assert running() == "5.0 of dpprobe"
-    # the commit of a repository around it would be no commit of this code
+    # the commit of a surrounding repository is not a commit of this code
     git(clone.parent, "init", "-q", ".")
     git(clone.parent, "commit", "-qm", "of a user", "--allow-empty")
     git(clone.parent, "tag", TAG)
@@ -141,15 +141,15 @@ def test_without_a_history_it_is_what_was_installed(
 def test_no_fault_of_a_clone_ends_a_job(
     clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not the installed version, which may be of an earlier commit of this clone."""
+    """The installed version is not used, as it may be of an earlier commit of this clone."""
     git(clone, "tag", TAG)
     monkeypatch.setattr("importlib.metadata.version", lambda _: VERSION)
     install_from(clone, monkeypatch)
     with monkeypatch.context() as context:
-        context.setenv("PATH", str(tmp_path))  # where no git is
+        context.setenv("PATH", str(tmp_path))  # without git
         assert running() == UNKNOWN
     assert running() == VERSION
-    git(tmp_path, "init", "-q", ".")  # of a user, around the clone
+    git(tmp_path, "init", "-q", ".")  # a user's repository around the clone
     git(tmp_path, "commit", "-qm", "other", "--allow-empty")
     (clone / ".git/HEAD").write_text("damaged")
     assert running() == UNKNOWN

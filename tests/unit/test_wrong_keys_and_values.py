@@ -1,4 +1,4 @@
-"""A study is read whole before any job: every mistake gives one line that names it."""
+"""A study is read completely before any job, and every mistake causes one line that names it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dpprobe.wrong_keys_and_values import explain_fault, explain_first, validate
 from tests.support.refusals import check_lines, read_refusals
 from tests.support.small_study import STUDY, changed
 
-# Mistakes in a study's values, with what is said of each.
+# Mistakes in a study's values, with the lines of each error.
 MISTAKES = read_refusals(Path(__file__).with_name("mistakes.yaml"), STUDY)
 
 
@@ -94,7 +94,7 @@ def nest(levels: int) -> Any:
 
 
 def test_a_study_has_at_most_32_levels_and_300_000_values() -> None:
-    """One level is the study's own; of 300,000 values one is the list around them, two the keys."""
+    """The study is one level; of 300,000 values one is the outer list, and two are keys."""
     too_deep = "more than 32 levels or 300,000 values; write fewer"
     assert "unknown key" in refusal_of("deep", nest(31))
     for levels in (32, 33):
@@ -116,7 +116,7 @@ def test_serialised_options_read_back_the_same() -> None:
         assert read(values) == options
 
 
-# Phrases of pydantic, whose messages no user reads.
+# Phrases of pydantic, which no message for users may contain.
 RAW = re.compile(
     r"(?i)(input|value|string|tuple|keys|list|dict|field)s? should|should (have|be|match) |"
     r"valid (string|integer|number|boolean|tuple|dictionary|list)|unable to (parse|interpret)|"
@@ -158,7 +158,7 @@ WRONG: list[Any] = [
 
 
 def list_blocks() -> list[type[Options]]:
-    """Lists every block of options that a study may have."""
+    """Returns all classes of option blocks that a study may have."""
     known: dict[type[Any], None] = dict.fromkeys([Study])
     for registry in REGISTRIES.values():
         known |= dict.fromkeys(options_class(registry, name) for name in registry)
@@ -198,7 +198,7 @@ def test_records_are_refused_in_the_same_words(cls: type[BaseModel]) -> None:
             try:
                 cls.model_validate({name: value})
             except ValidationError as error:
-                # of the wrong value alone, not of the others, which are missing
+                # only errors of the wrong value, not of missing values
                 own = [item for item in error.errors() if item["loc"][0] == name]
                 faults += [explain_first(error), *map(explain_fault, own)]
     assert len(faults) > 30

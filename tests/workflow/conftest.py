@@ -1,4 +1,4 @@
-"""Real Snakemake runs in a folder of the test's own."""
+"""Fixtures for real Snakemake runs, each in its own folder."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ import yaml
 from tests.support.programs import run_program
 from tests.support.warm_python import asking, asking_in_script, serving
 
-TIMEOUT = 900  # a busy machine is slow
+TIMEOUT = 900  # seconds, enough for a busy machine
 
-# One backbone, small seeds: what the tests of reruns change again and again.
+# A study with one backbone and two seeds, which tests of reruns change.
 SMALL: dict[str, Any] = {
     "study": "small",
     "datasets": {"digits": {"source": "sklearn", "name": "digits"}},
@@ -40,15 +40,15 @@ SMALL: dict[str, Any] = {
 
 
 def session_folder(base: Path) -> Path:
-    """The folder of all processes of a session, from the temporary one of this process."""
+    """Returns the folder shared by a session's processes, from a process's temporary folder."""
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 class Calibrations:
-    """The noise multipliers that runs of this session found, for the next runs' results.
+    """Noise multipliers that earlier runs of this session found, reused by later runs.
 
-    Their files are named by all that decides them, and no rule makes them: a run plans and starts
-    the same jobs with them as without, and `calibrate` reads what it would compute again.
+    File names are hashes of all inputs, and no rule makes the files. So a run plans and starts the
+    same jobs with or without the files, and `calibrate` reads them instead of computing again.
     """
 
     shared: Path | None = None
@@ -56,7 +56,7 @@ class Calibrations:
     @classmethod
     @contextmanager
     def lent(cls, results: Path) -> Iterator[None]:
-        """Lends them to a run, and keeps what it found."""
+        """Copies the multipliers into a run's results, and new ones back afterwards."""
         folder = results / "calibration"
         if cls.shared is None or (results.exists() and not folder.exists()):
             yield
@@ -65,7 +65,7 @@ class Calibrations:
         lent = {path.name for path in cls._copied(cls.shared, folder)}
         yield
         if created and {path.name for path in results.rglob("*") if path.is_file()} <= lent:
-            shutil.rmtree(results)  # the run wrote nothing there
+            shutil.rmtree(results)  # the run itself wrote nothing
         else:
             cls._copied(folder, cls.shared)
 
@@ -87,7 +87,7 @@ def _shared_calibrations(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 class WarmPython:
-    """The server of `tests/support/warm_python.py` that the runs of this process ask."""
+    """The server of `tests/support/warm_python.py` that this process's runs use."""
 
     socket: str | None = None
 
@@ -100,13 +100,13 @@ class WarmPython:
 
     @classmethod
     def asked(cls, command: list[str]) -> list[str]:
-        """Returns a command of this Python's as one that asks for it."""
+        """Returns a command that runs `command` in a Python from the server."""
         assert cls.socket is not None
         return asking(cls.socket, *command[1:])
 
     @classmethod
     def job(cls) -> str:
-        """Returns a shell's command that runs the job script `$1`; its Python is asked for."""
+        """Returns a shell command that runs the job script `$1` in a Python from the server."""
         assert cls.socket is not None
         return f'{asking_in_script(cls.socket)} "$1" | sh'
 
@@ -121,7 +121,7 @@ def _warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A working directory, and the study that is run in it."""
+    """A working directory, and the study that runs in it."""
 
     repository: Path
     directory: Path
@@ -143,7 +143,7 @@ class Workspace:
             "--profile",
             "none",
             "--quiet",
-            "host",  # all on its jobs, which profiles/default keeps quiet
+            "host",  # prints all about jobs, unlike profiles/default
             "--cores",
             "2",
             *arguments,
@@ -156,7 +156,7 @@ class Workspace:
         files: Sequence[Path] = (),
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a study with files merged over it; standard error goes into standard output."""
+        """Runs a study, with further files merged; joins standard error to standard output."""
         command = self.command(*arguments, "--configfile", str(self.write(study)), *map(str, files))
         if WarmPython.socket:
             command = WarmPython.asked(command)
@@ -168,7 +168,7 @@ class Workspace:
         return result
 
     def planned(self, study: Mapping[str, Any], *arguments: str) -> Counter[str]:
-        """The jobs a run would start, counted by rule."""
+        """Returns the number of jobs by rule that a run would start."""
         output = self.run(study, "--dry-run", *arguments).stdout
         return count_rules(output)
 
@@ -185,7 +185,7 @@ class Workspace:
     def started(
         self, study: Mapping[str, Any], target: str, ready: Callable[[], object]
     ) -> Iterator[int]:
-        """Starts a run, and gives its process once it is ready for the caller to kill."""
+        """Starts a run, and yields its process id when `ready` is true; the caller must kill it."""
         process = subprocess.Popen(
             self.command(target, "--configfile", str(self.write(study))),
             stdout=subprocess.DEVNULL,
@@ -201,7 +201,7 @@ class Workspace:
 
 
 def wait_until(ready: Callable[[], object], process: subprocess.Popen[Any]) -> None:
-    """Waits for what a process is to bring about."""
+    """Waits until `ready` returns true, while the process runs."""
     deadline = time.monotonic() + TIMEOUT
     while not ready():
         assert process.poll() is None, "it ended before"
@@ -210,14 +210,14 @@ def wait_until(ready: Callable[[], object], process: subprocess.Popen[Any]) -> N
 
 
 def write_scripts(folder: Path, **scripts: str) -> None:
-    """Writes shell scripts that can be run."""
+    """Writes executable shell scripts."""
     for name, text in scripts.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
 
 
 def on_cluster(folder: Path, submit: str, status: str) -> list[str]:
-    """Writes the scripts of a cluster, and returns the words of a run that submits to it."""
+    """Writes the scripts of a simulated cluster; returns a run's options for submitting to it."""
     write_scripts(folder, submit=submit, status=status)
     words = ["--executor", "cluster-generic", "--jobs", "1", "--seconds-between-status-checks", "1"]
     return words + [
@@ -230,7 +230,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def copy_code(repository: Path, folder: Path) -> Path:
-    """Copies all that a run reads of the repository."""
+    """Copies all files of the repository that a run reads."""
     for name in ("workflow", "scripts", "profiles", "envs", "resources", "src"):
         shutil.copytree(repository / name, folder / name)
     shutil.copy(repository / "Snakefile", folder)
@@ -238,7 +238,7 @@ def copy_code(repository: Path, folder: Path) -> Path:
 
 
 def count_rules(output: str) -> Counter[str]:
-    """The jobs of a run by rule, from the first table of Snakemake's log; empty without one."""
+    """Counts jobs by rule in the first table of Snakemake's log; empty without a table."""
     counts: Counter[str] = Counter()
     lines = iter(output.splitlines())
     for line in lines:
@@ -254,14 +254,14 @@ def count_rules(output: str) -> Counter[str]:
 
 
 Template = Callable[..., None]
-PREPARED = ("features", "calibrations")  # all that heads are trained from
+PREPARED = ("features", "calibrations")  # all inputs of training heads
 
 
 @pytest.fixture(scope="session")
 def template(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Template:
-    """Runs a study in a workspace as far as some targets, or takes the files of a run like it.
+    """Runs a study in a workspace until some targets are made, or copies an identical earlier run.
 
-    Such a run is made once for all tests, also where several processes share them.
+    Each such run happens only once, even if several processes run tests.
     """
     root = session_folder(tmp_path_factory.getbasetemp())
 

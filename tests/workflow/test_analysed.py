@@ -1,4 +1,4 @@
-"""The analyses of one real run: what is made, kept and shown, and what another option costs."""
+"""All analyses of a real run are made, reused and shown; another option costs only its own jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpprobe.files.json_files import read_json
 
 from .conftest import SMALL, Workspace
 
-# All analyses except those of networks, with one report.
+# All analyses except of networks, with one report.
 ANALYSED: dict[str, Any] = SMALL | {
     "study": "analysed",
     "methods": {
@@ -34,7 +34,7 @@ ANALYSED: dict[str, Any] = SMALL | {
     "imbalance": {"datasets": ["digits"], "classes": [3], "fractions": [0.1]},
     "fairness": {"resamples": 200},
     "long_tail": {
-        "datasets": ["digits"],  # not the copies of it that `imbalance` makes
+        "datasets": ["digits"],  # excludes copies by `imbalance`
         "clusters": [4],
         "memorisation": {"heads": 50, "rows": 300},
     },
@@ -98,7 +98,7 @@ def test_analyses_are_made_kept_and_shown(analysed: Workspace) -> None:
 
 def test_other_options_cost_what_they_change_alone(analysed: Workspace) -> None:
     study, results = copy.deepcopy(ANALYSED), analysed.directory / "results"
-    # A choice of methods keeps the audits that are there: a new one would be another file.
+    # Another choice of methods keeps existing audits: a repeated audit would be a new file.
     path = results / AUDIT.format("sgd", "2")
     before = path.stat().st_ino
     study["audit"]["methods"] = ["sgd", "nonprivate"]
@@ -107,7 +107,7 @@ def test_other_options_cost_what_they_change_alone(analysed: Workspace) -> None:
     analysed.run(study, "audit_digits")
     assert path.stat().st_ino == before
 
-    # One more fraction trains its cells alone, and memories are measured without training.
+    # A further fraction trains only its own cells; memorisation is measured without training.
     study["imbalance"]["fractions"].append(0.2)
     study["long_tail"]["memorisation"]["heads"] = 60
     planned = analysed.planned(study, "imbalance", "long_tail")
@@ -143,7 +143,7 @@ def check_rare_classes(results: Path) -> None:
     table = pq.read_table(metrics.with_name("predictions.parquet")).to_pandas()
     seeds = [np.stack(part["scores"]).astype(np.float64) for _, part in table.groupby("seed_index")]
     labels = table[table["seed_index"] == 0]["label"].to_numpy()
-    # scores of class means are no logits: rows are ranked by the lead over the next class
+    # scores of class means are no logits: rows are ranked by the lead over the best other class
     leads = [each[:, 3] - np.delete(each, 3, axis=1).max(axis=1) for each in seeds]
     areas = [roc_auc_score(labels == 3, lead) for lead in leads]
     assert rare["auc"]["mean"] == pytest.approx(np.mean(areas), abs=1e-6)

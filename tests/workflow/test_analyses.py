@@ -1,4 +1,4 @@
-"""Analyses that a study asks for are planned, no others; a fault stops it before any job."""
+"""Only the analyses of the study are planned; a wrong one stops the study before any job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from .conftest import Workspace
 from .test_representation_laws import TINY, TUNED
 
-# By block: the block, the rules that it alone plans, a block at fault and what is said of it.
+# By block: valid values, the rules that only this block plans, wrong values and their error.
 ANALYSES: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str]] = {
     "audit": (
         {"runs": 40, "methods": ["sgd"], "membership": {"shadows": 8}},
@@ -73,7 +73,7 @@ def test_analyses_are_part_of_all_where_a_study_asks_for_them_alone(
     study |= {name: block for name, (block, *_) in ANALYSES.items()}
     asked = workspace.planned(study)
     assert not {rule for rule in rules if not asked[rule]}
-    # A target also makes the tables and figures, except for group comparisons.
+    # A target also makes tables and figures, except for group comparisons.
     targets = [name for name in ANALYSES if name != "audit"]
     made = workspace.planned(study, *targets)
     hidden = {"plot_fairness", "write_fairness_table", *ANALYSES["audit"][1]}

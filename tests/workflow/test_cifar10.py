@@ -1,4 +1,4 @@
-"""A slice of real CIFAR-10 through a real MobileNetV2, from a machine's copies to the summary."""
+"""Part of the real CIFAR-10 runs through a real MobileNetV2, from local copies to the summary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_slice_of_cifar10(workspace: Workspace, repository: Path, copies: Path
     study["features"]["shards"] = 2
     workspace.run(study, "summaries", files=[copies])
 
-    # the records describe the copies, and not what the catalog names
+    # records describe the copies, not the catalog's sources
     table = read_json(workspace.directory / "data/cifar10/dataset.json")
     given = yaml.safe_load(copies.read_text())["copies"]
     assert (table["catalog"], table["source"]["source"]) == ("cifar10", "parquet")
@@ -34,12 +34,12 @@ def test_a_slice_of_cifar10(workspace: Workspace, repository: Path, copies: Path
     assert manifest["backbone_options"]["model"] == "mobilenetv2_100"
     rows = pq.read_table(results / "summary/cifar10.parquet").to_pandas()
     means = rows.groupby(["method", "epsilon_token"])["accuracy"].mean()
-    # 800 rows: below what 50,000 reach (63-67 % private, 77 % not; here 43 and 68), above 10 %
+    # 800 rows reach less than 50,000 (63-67% private, 77% not; here 43 and 68), but more than 10%
     assert means["nonprivate", "inf"] > 0.62
     assert 0.35 < means["sgd", "2"] < means["sgd", "inf"]
     assert means["sgd", "inf"] < means["nonprivate", "inf"] + 0.01
     statement = read_json(results / "cells/cifar10/mobilenetv2/sgd/eps-2/privacy.json")
     assert statement["n"] == 800
     assert statement["mechanisms"][0]["sample_rate"] == 32 / 800
-    assert statement["mechanisms"][0]["count"] == 500  # 20 epochs of 25
+    assert statement["mechanisms"][0]["count"] == 500  # 20 epochs of 25 steps
     assert statement["public_data"]["weights_sha256"] == manifest["weights_sha256"]

@@ -1,6 +1,6 @@
-"""The default study, run for real at fewer epsilons and seeds: what a first-time user gets.
+"""Runs the default study, with fewer epsilons and seeds, and checks a first-time user's results.
 
-`tests/workflow/test_planned_jobs.py` has the jobs of all of it.
+`tests/workflow/test_planned_jobs.py` checks all its jobs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.programs import run_program
 
 from .conftest import Workspace, count_rules
 
-SAID = "said.txt"  # what the run of `finished` printed
+SAID = "said.txt"  # output of the run of `finished`
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def study(repository: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def trained(module_workspace: Callable[[str], Workspace], study: dict[str, Any]) -> Workspace:
-    """The study with all cells."""
+    """Returns the study with all cells."""
     workspace = module_workspace("default")
     workspace.run(study, "heads")
     return workspace
@@ -44,7 +44,7 @@ def trained(module_workspace: Callable[[str], Workspace], study: dict[str, Any])
 
 @pytest.fixture(scope="module")
 def finished(trained: Workspace, study: dict[str, Any]) -> Workspace:
-    """The finished study."""
+    """Returns the finished study."""
     (trained.directory / SAID).write_text(trained.run(study).stdout)
     return trained
 
@@ -113,7 +113,7 @@ HEALED = (
 
 @contextmanager
 def deleted(workspace: Workspace, names: Sequence[str]) -> Iterator[None]:
-    """Files and folders of a workspace out of its way."""
+    """Moves files and folders of a workspace away for a while."""
     aside = workspace.directory / "aside"
     try:
         for name in names:
@@ -127,15 +127,15 @@ def deleted(workspace: Workspace, names: Sequence[str]) -> Iterator[None]:
 
 
 def test_deleted_files_are_planned_again(finished: Workspace, study: dict[str, Any]) -> None:
-    """Each for its absence: a job that others make necessary gives other reasons."""
+    """The reason must be the missing file itself, not another job that runs again."""
     with deleted(finished, HEALED):
         output = finished.run(study, "--dry-run").stdout
     missing = ", ".join(re.findall(r"Missing output files: ([^;\n]*)", output)).split(", ")
     assert set(HEALED) <= set(missing), "nothing would make them again"
 
 
-# For each target, the deleted files, and the jobs that recreate them. The study has one dataset of
-# two splits, two shards each, two backbones, and the epsilons 0.5, 8 and inf (of its ceiling).
+# For each target: deleted files, and jobs that recreate them. The study has one dataset with two
+# splits in two shards each, two backbones, and epsilons 0.5, 8 and inf (only its ceiling).
 STAGES: dict[str, tuple[list[str], dict[str, int]]] = {
     "data": (["data/digits"], {"prepare_data": 1}),
     "features": (["results/features"], {"extract_features": 2 * 2 * 2, "write_manifest": 2 * 2}),
@@ -175,7 +175,7 @@ def test_a_stage_makes_all_that_it_names(
         assert finished.planned(study, target) == {target: 1, **jobs}
 
 
-# Rules whose jobs belong to no single dataset.
+# Rules whose jobs belong to the whole study.
 STUDY_WIDE = {
     "all",
     "plot_datasets",
@@ -227,7 +227,7 @@ def test_deleting_one_shard_redoes_only_what_descends_from_it(
     assert "scattering" not in "".join(
         line for line in output.splitlines() if line.strip().startswith(("Finished", "Job "))
     )
-    # the same rows give the same features, so no head is trained again: its cells are reused
+    # equal rows give equal features, so no head is trained again: its cells are reused
     assert jobs["train_heads"] + jobs["train_heads_without_privacy"] == 3
     folder = finished.directory / "results/logs/train_heads/digits/pixels"
     logs = [path.read_text() for path in folder.glob("*.log")]
@@ -244,10 +244,10 @@ def test_the_pictures_of_the_readme_show_what_a_run_writes_today(
     report = page_text(results / "report.html")
     figure = (results / "figures/digits/accuracy.svg").read_text(encoding="utf-8")
     drawn = "\n".join(load_pictures().read_svg_texts(figure))
-    # no head of this study's two epsilons is as good as its baseline, and two of the picture's are
+    # two heads of the picture are as good as their baseline, but none with this study's epsilons
     stale = find_stale(read_texts("report.png"), report)
     assert [text for text in stale if "CI includes 0" not in text] == []
-    noiseless = {"∞", "(no noise)"}  # the picture's study has epsilon inf, this one has not
+    noiseless = {"∞", "(no noise)"}  # only the picture's study has epsilon inf
     assert set(find_stale(read_texts("digits_accuracy.png"), drawn)) == noiseless
     # from the pictures of 25 November, which were stale three days later
     old = [
@@ -259,7 +259,7 @@ def test_the_pictures_of_the_readme_show_what_a_run_writes_today(
     assert find_stale(["mean of 5 seeds; bands: 95 %, t over seeds"], drawn) != []
 
 
-# Each picture of MLflow: experiment and key of the view that it shows.
+# Each MLflow picture: experiment and key of the shown view.
 VIEWS = {
     "mlflow_runs.png": ("digits", "dpprobe"),
     "mlflow_charts.png": ("digits/summary", "dpprobe"),
@@ -283,6 +283,6 @@ def test_the_pictures_of_mlflow_show_the_notes_and_views_of_today(
     for picture, (experiment, key) in VIEWS.items():
         shown = "\n".join(read_texts(picture))
         view = json.loads(tags[experiment, f"mlflow.sharedViewState.{key}"])["name"]
-        # a link shows its words alone
+        # a link shows only its text
         note = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", tags[experiment, "mlflow.note.content"])
         assert find_stale([note, view], shown) == [], f"{picture}: run `make screenshots`"

@@ -1,4 +1,4 @@
-"""A dataset that is fetched, from the study to its results: once, and again only where it must."""
+"""A dataset is downloaded once, and again only if necessary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def server() -> Iterator[Server]:
 
 
 def archive(shade: int) -> bytes:
-    """A zip of twenty images of two classes."""
+    """Returns a zip of twenty images of two classes."""
     stream = io.BytesIO()
     generator = np.random.default_rng(shade)
     with zipfile.ZipFile(stream, "w") as file:
@@ -44,7 +44,7 @@ def study_of(small: dict[str, Any], address: str, content: bytes) -> dict[str, A
         "layout": {"source": "imagefolder", "path": "scans/scans", "embed": True},
         "expect": {"classes": 2},
     }
-    # A batch above the number of rows is found out only once they are there.
+    # Only after the download is it known that a batch exceeds the number of rows.
     return small | {"datasets": {"scans": scans}, "delta": 1e-3, "features": {"shards": 1}}
 
 
@@ -60,11 +60,11 @@ def test_a_dataset_is_fetched_once_and_again_when_it_must(
     assert [file["name"] for file in receipt["files"]] == ["scans.zip"]
     info = json.loads((workspace.directory / "data/scans/dataset.json").read_text())
     assert info["class_names"] == ["sick", "well"]
-    # what is expected decides nothing in the tables
+    # `expect` does not change the tables
     study["datasets"]["scans"]["expect"] = {"train": 16, "test": 4, "classes": 2}
     assert "Nothing to be done" in workspace.run(study, "heads").stdout
 
-    # Another split of the same files, and a lost receipt, fetch nothing.
+    # Another split of the same files, or a lost receipt, causes no download.
     asked = len(server.visits_of("/scans.zip"))
     study["datasets"]["scans"]["layout"]["split_seed"] = 1
     assert "download_data" not in workspace.planned(study, "data")
@@ -72,7 +72,7 @@ def test_a_dataset_is_fetched_once_and_again_when_it_must(
     workspace.run(study, "data")
     assert len(server.visits_of("/scans.zip")) == asked
 
-    # Another file does.
+    # Another file causes a download.
     content = archive(1)
     other = study_of(small, server.put("/scans.zip", content), content)
     assert workspace.planned(other, "data")["download_data"] == 1

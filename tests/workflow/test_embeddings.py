@@ -1,4 +1,4 @@
-"""Studies on vectors that were computed elsewhere: of text and of a table, up to a release."""
+"""Studies on precomputed vectors, of text and from a table, run until a release."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ TARGETS = ("results/report.html", "releases", "audits", "overlaps", "tracking")
 
 
 def write_code(folder: Path) -> np.ndarray:
-    """Pieces of the standard library's modules: the label is the package, the unit the module."""
+    """Writes vectors of code from the standard library; labels are packages, units are modules."""
     pieces, rows = [], []
     for package in PACKAGES:
         folder_of = Path(str(importlib.import_module(package).__file__)).parent
-        # Without `__main__`, which spells the unit of `main` in another way.
+        # Omits `__main__`, which spells the unit of `main` in another way.
         for module in sorted(folder_of.rglob("[!_]*.py")):
             lines = module.read_text(encoding="utf-8").splitlines()
             for start in range(0, len(lines), LINES):
@@ -96,7 +96,7 @@ def write_code(folder: Path) -> np.ndarray:
                 if len(text) > 100:
                     pieces.append(text)
                     rows.append((package, str(module.relative_to(folder_of.parent))))
-    # Hashing learns nothing: each vector depends on its own text alone.
+    # Hashing learns nothing: each vector depends only on its own text.
     vectors = HashingVectorizer(n_features=DIMENSION).transform(pieces).toarray().astype("float32")
     # A release measures nothing on a vector that is also in the training split.
     kept = np.sort(np.unique(vectors, axis=0, return_index=True)[1])
@@ -190,7 +190,7 @@ LOST = {f"s{number}" for number in range(5, 120, 11)}
 
 
 def write_slides(folder: Path) -> None:
-    """Slides of 1 to 9 patches, two per patient, in a folder and pooled in one file."""
+    """Writes slides of 1 to 9 patches, two per patient, in a folder and averaged in one file."""
     generator, rows, means = np.random.default_rng(0), [], []
     (folder / "in").mkdir()
     for number in range(120):
@@ -221,7 +221,7 @@ def write_slides(folder: Path) -> None:
 
 
 def test_items_from_files_to_a_report(workspace: Workspace) -> None:
-    """Per-item files give the features, cells and groups of one file, but for lost items."""
+    """Per-item files give the same features, cells and groups as one file, except lost items."""
     write_slides(workspace.directory)
     workspace.run(ITEMS, "results/report.html")
     results = workspace.directory / "results"

@@ -1,4 +1,4 @@
-"""A wrong study stops before any job; a killed run loses nothing finished."""
+"""A wrong study stops before any job, and a killed run loses no finished results."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_a_delta_above_one_over_n_is_trained_at_where_it_is_allowed_and_stated(
 def test_a_study_of_one_s_own_replaces_the_default_one(
     workspace: Workspace, small: dict[str, Any], repository: Path
 ) -> None:
-    # Snakemake would merge a default config.yaml of the working directory into it.
+    # Snakemake would merge a default config.yaml in the working directory into the study.
     (workspace.directory / "config.yaml").write_text((repository / "config.yaml").read_text())
     planned = workspace.planned(small, "heads")
     assert (planned["train_heads"], planned["extract_features"]) == (1, 2)
-    # and a dataset may be called study
+    # a dataset may also be called study
     small["datasets"] = {"study": small["datasets"]["digits"]}
     assert workspace.planned(small, "tracking")["write_study_run"] == 1
     assert workspace.planned(small, "track_study")["track"] == 1
@@ -56,7 +56,7 @@ def seeds(workspace: Workspace, method: str) -> list[int]:
 def test_a_failed_job_over_finished_cells_does_not_pass_for_done(
     workspace: Workspace, small: dict[str, Any], template: Template
 ) -> None:
-    """Snakemake deletes the cells of a failed job, and the store has those of its other methods."""
+    """Snakemake deletes a failed job's cells, but the store has the cells of its other methods."""
     template(workspace, small, "heads")
     diverging = {"head": "sgd", "steps": 9, "learning_rate": 1e38, "max_grad_norm": 1e6}
     methods = small["methods"]
@@ -75,7 +75,7 @@ def test_a_failed_job_over_finished_cells_does_not_pass_for_done(
     assert "Nothing to be done" in workspace.run(small, "heads").stdout
 
 
-# Submits by running the job at once, and remembers how it ended.
+# Submits by running the job at once, and writes how it ended.
 SUBMIT = "{job} >job.log 2>&1 && echo success >ended || echo failed >ended\necho 17"
 
 
@@ -136,7 +136,7 @@ def test_a_killed_run_resumes_and_leaves_nothing_half_written(
     workspace.run(small, "--unlock")
     workspace.run(small, "heads", "--rerun-incomplete")
     kept = [path for path, mtime in finished.items() if path.stat().st_mtime_ns == mtime]
-    # a shard that was finished but not yet noted down by Snakemake may be made again
+    # a finished shard that Snakemake has not recorded yet may be made again
     assert len(kept) >= len(finished) - 2
     assert (workspace.cell("sgd", "2") / "metrics.json").is_file()
     assert (workspace.cell("full", "2") / "metrics.json").is_file()

@@ -1,4 +1,4 @@
-"""A head, table, figure, analysis, accountant and metric, each declared in one place."""
+"""A head, table, figure, analysis, accountant and metric can each be added in one place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.programs import run_program
 from .conftest import PREPARED, TIMEOUT, Template, WarmPython, Workspace, copy_code
 
 FIGURE = "results/figures/digits/accuracy_points"
-# An accountant and a metric, each a line in one table.
+# An accountant and a metric are added by one line each.
 DECLARED = (
     (
         "privacy/accountants.py",
@@ -35,13 +35,13 @@ DECLARED = (
 
 
 def read_code(page: str, heading: str) -> list[str]:
-    """Reads the Python code below a heading of the page, up to the next one of its level."""
+    """Returns the Python code below a heading of the page, until the next heading of its level."""
     section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return re.findall(r"^```python\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
 
 
 def insert(path: Path, start: str, line: str) -> None:
-    """Inserts a line of the page below the line of a registry that opens it."""
+    """Inserts a line of the page below the first line of a registry."""
     text = path.read_text()
     assert text.count(start) == 1
     path.write_text(text.replace(start, start + line))
@@ -49,9 +49,9 @@ def insert(path: Path, start: str, line: str) -> None:
 
 @pytest.fixture(scope="module")
 def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project with the page's files and lines in it."""
+    """Returns a copy of the project with the page's files and lines."""
     folder = copy_code(repository, tmp_path_factory.mktemp("extended"))
-    shutil.rmtree(folder / "profiles")  # of which the default one is quiet
+    shutil.rmtree(folder / "profiles")  # the default profile is quiet
     page = (repository / "docs/extending.md").read_text()
     package = folder / "src/dpprobe"
     module, line = read_code(page, "Add a head")
@@ -95,7 +95,7 @@ def run(folder: Path, *words: str) -> str:
 
 
 def run_study(extended: Path, *targets: str, folder: Path | None = None, dry: bool = False) -> str:
-    """Runs the study of a folder, by default of the extended project's own."""
+    """Runs the study in a folder, by default in the extended project."""
     folder = folder or extended
     words = ["-m", "snakemake", "--profile", "none", "--cores", "2", "--directory", str(folder)]
     words += ["--configfile", str(folder / "study.yaml"), *["--dry-run"] * dry, "--", *targets]
@@ -132,7 +132,7 @@ def test_the_page_s_head_goes_through_the_whole_workflow(
     assert "digits" in (extended / f"{FIGURE}.svg").read_text()
     (extended / f"{FIGURE}.svg").unlink()
     planned = run_study(extended, "results/report.html", dry=True)
-    assert "results of all cells of digits" in planned  # the report shows it
+    assert "results of all cells of digits" in planned  # needed by the report
 
 
 def test_the_page_s_head_keeps_the_promises_it_makes(extended: Path) -> None:
@@ -198,7 +198,7 @@ def test_the_page_s_analysis_goes_through_the_whole_workflow(
     assert len(table) == 11
 
     study.write_text(yaml.safe_dump(small | {"lengths": {"rows": 400}}))
-    for target in ("lengths", "all"):  # another option measures again, also as a part of `all`
+    for target in ("lengths", "all"):  # other options repeat the measurement, also within `all`
         planned = run_study(extended, target, folder=folder, dry=True)
         assert "lengths of digits, pixels" in planned
     study.write_text(yaml.safe_dump(small))

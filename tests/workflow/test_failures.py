@@ -1,4 +1,4 @@
-"""Failures are reported with causes: killed jobs, retried jobs, ended runs."""
+"""Failures are reported with their causes: killed jobs, retried jobs, stopped runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.programs import run_program
 
 from .conftest import TIMEOUT, WarmPython, on_cluster
 
-# A workflow of scripts, with the rules that say what became of them.
+# A workflow that runs scripts, with the rules that report failures.
 RULES = """
 import os
 import shlex
@@ -71,7 +71,7 @@ with job_log(snakemake.log[0]):
 PASSES = "open(snakemake.output[0], 'w').close()"
 KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 QUIET = ("--quiet", "rules", "host")
-# Sends the run a signal where its scheduler holds its lock.
+# Sends the run a signal while its scheduler holds its lock.
 SIGNAL = """
 
 import signal
@@ -91,7 +91,7 @@ JobScheduler._free_resources = end_and_free
 
 
 def describe_run(folder: Path, repository: Path, scripts: dict[str, str], *words: str) -> list[str]:
-    """Writes scripts, by the names of what they make, and returns the command that runs them."""
+    """Writes scripts, named after their output; returns the command that runs all scripts."""
     targets = ", ".join(f'"{name}.txt"' for name in scripts)
     rules = RULES.format(rules=repository / "workflow/rules", targets=targets)
     (folder / "Snakefile").write_text(rules)
@@ -118,7 +118,7 @@ def describe_run(folder: Path, repository: Path, scripts: dict[str, str], *words
 def say(
     folder: Path, repository: Path, scripts: dict[str, str], *words: str, code: int = 1
 ) -> list[str]:
-    """Runs scripts to their end, and returns what the run says."""
+    """Runs scripts until they end, and returns the run's output lines."""
     result = run_program(
         WarmPython.asked(describe_run(folder, repository, scripts, *words)),
         joined=True,
@@ -130,7 +130,7 @@ def say(
 
 
 def test_a_killed_job_is_told_with_its_signal(tmp_path: Path, repository: Path) -> None:
-    """A process that wants too much memory writes no log, so none is cited."""
+    """A process that is killed for its memory writes no log, so no log is named."""
     lines = say(tmp_path, repository, {"a": KILLED}, *QUIET)
     assert lines[-1] == "dpprobe: making a: killed by signal 9: perhaps out of memory"
     assert "making a: failed; the reason follows at the end of this run" in lines
@@ -139,7 +139,7 @@ def test_a_killed_job_is_told_with_its_signal(tmp_path: Path, repository: Path) 
 def test_a_clock_that_jumped_is_told_with_the_file_and_the_remedy(
     tmp_path: Path, repository: Path
 ) -> None:
-    """The job ends well, and Snakemake throws its output away: its log has no error."""
+    """The job succeeds, but Snakemake deletes its output: the job's log contains no error."""
     (tmp_path / "in.csv").write_text("a")
     later = time.time() + 7200
     os.utime(tmp_path / "in.csv", (later, later))
@@ -156,7 +156,7 @@ def test_a_clock_that_jumped_is_told_with_the_file_and_the_remedy(
 
 
 def test_a_job_that_is_tried_again_says_so_with_its_cause(tmp_path: Path, repository: Path) -> None:
-    """Its log is written anew, and nothing is told at the end where the next attempt passes."""
+    """The log is overwritten, and nothing is reported at the end if the next attempt succeeds."""
     second = f"""
 from pathlib import Path
 if Path("tried").exists():
@@ -210,7 +210,7 @@ def test_a_time_limit_is_told_with_the_option_that_raises_it(
 def test_what_was_to_be_tried_again_when_the_run_ended_is_told(
     tmp_path: Path, repository: Path
 ) -> None:
-    """The second job fails for good while the first has an attempt left, which nobody starts."""
+    """The second job fails finally while the first has an attempt left, which is never started."""
     first = """
 import time
 from pathlib import Path
@@ -241,7 +241,7 @@ while not Path("again").exists():
 def test_a_failure_before_a_person_ends_the_run_is_told(
     tmp_path: Path, repository: Path, word: signal.Signals, all_of_them: bool
 ) -> None:
-    """As Ctrl-C sends a signal to all processes of a run, and `kill` to one."""
+    """Ctrl-C sends a signal to all processes of a run, `kill` to one process."""
     scripts = {
         "a": FAILS.format(error="ConfigError"),
         "b": "import time; open('began', 'w').close(); time.sleep(4)",
@@ -252,7 +252,7 @@ def test_a_failure_before_a_person_ends_the_run_is_told(
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        # a shell has what it starts in the background ignore Ctrl-C
+        # processes in a shell's background ignore Ctrl-C
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
@@ -264,7 +264,7 @@ def test_a_failure_before_a_person_ends_the_run_is_told(
     while not (tmp_path / "began").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    time.sleep(0.5)  # for the scheduler to have noted the failure
+    time.sleep(0.5)  # until the scheduler has recorded the failure
     if all_of_them:
         os.killpg(process.pid, word)
     else:
@@ -279,7 +279,7 @@ def test_a_failure_before_a_person_ends_the_run_is_told(
 
 
 def test_a_signal_meets_a_scheduler_that_holds_its_lock(tmp_path: Path, repository: Path) -> None:
-    """The handler of SIGTERM asks for a lock that its own thread may hold; then nothing ends."""
+    """The SIGTERM handler needs a lock that its own thread may hold, which would block the run."""
     command = describe_run(tmp_path, repository, {"a": PASSES, "b": PASSES}, *QUIET)
     with (tmp_path / "Snakefile").open("a") as snakefile:
         snakefile.write(SIGNAL)

@@ -1,4 +1,4 @@
-"""Groups in real runs: what is made, kept and planned."""
+"""Group comparisons in real runs are planned, made and reused."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_groups_are_compared_once_and_again_when_an_option_changes(
     assert private.difference is not None
     assert "Nothing to be done" in workspace.run(study, "fairness").stdout
 
-    # Cells that Snakemake deleted are not compared before their job has linked them again.
+    # Cells that Snakemake deleted are compared only after their job has linked them again.
     (workspace.directory / "results/cells/digits/pixels/sgd/eps-2/metrics.json").unlink()
     path.unlink()
     planned = workspace.planned(study, "fairness")
@@ -70,7 +70,7 @@ def test_groups_are_compared_once_and_again_when_an_option_changes(
 
 
 def _require_the_metrics_of_groups(workspace: Workspace, record: FairnessRecord) -> None:
-    """Groups come from the source's columns, and AUCs from the cells' predictions."""
+    """Checks groups against the source's columns, and AUCs against the cells' predictions."""
     source = pd.read_parquet(workspace.directory / "raw/labels_test.parquet")
     assert record.rows == len(source)
     for attribute in record.attributes:
@@ -94,7 +94,7 @@ def _require_the_metrics_of_groups(workspace: Workspace, record: FairnessRecord)
 
 
 def _require_statements(workspace: Workspace) -> None:
-    """The accounting can be done again from a statement, and the ceiling promises nothing."""
+    """Checks that a statement suffices to redo the accounting; the ceiling has no guarantee."""
     private, ceiling = (
         read_json(workspace.cell(method, epsilon) / "privacy.json")
         for method, epsilon in (("sgd", "2"), ("nonprivate", "inf"))

@@ -1,4 +1,4 @@
-"""Networks in real runs: their cells, what is kept, and what a seed that is lost costs."""
+"""Networks in real runs make cells and are reused; a lost seed costs only its own training."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ FROM_SCRATCH = {
 }
 NETWORK = {"head": "fine_tune", "batch_size": 16, "steps": 2, "learning_rate": 0.1}
 SGD = {"head": "sgd", "batch_size": 16, "epochs": 1}
-# the cheapest: stored features, and no pass through a network
+# the cheapest method: uses stored features, without passes through a network
 HEAD = NETWORK | {"tune": "head"}
 
 
 @pytest.fixture
 def study(template: Template, workspace: Workspace, small: dict[str, Any]) -> dict[str, Any]:
-    """A study of one network, whose features are in the workspace of the test."""
+    """Returns a study of one network, after writing its features into the test's workspace."""
     study = small | {
         "datasets": {"digits": FEW_DIGITS},
         "backbones": {"vit": VIT},
@@ -96,7 +96,7 @@ def test_networks_make_cells_like_any_other(
     assert (load_file(workspace.cell("sgd", "2", "vit") / "heads.safetensors"))["weights"].shape
     report = (workspace.directory / "results/report.html").read_text()
     assert all(f">{method}<" in report for method in ("blocks", "lora"))
-    # also where a GPU is seen: a plan knows no device, and asks no cell for its own
+    # also with a GPU: a plan does not depend on devices, and ignores the device of cells
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert "Nothing to be done" in workspace.run(study, "heads", "tables", "html_report").stdout
 
@@ -140,7 +140,7 @@ def test_only_the_seed_that_is_lost_is_trained_again(
     assert contents(second) == before[1]
     assert contents(workspace.cell("head", "2", "vit")).keys() == cell.keys()
 
-    # What a seed does not depend on leaves it: another seed, another method.
+    # Another seed or method does not change a finished seed.
     study["seeds"] = 3
     study["methods"]["more"] = HEAD | {"steps": 3}
     output = workspace.run(study, "heads").stdout
@@ -163,7 +163,7 @@ def test_two_processes_train_a_network_in_a_run(
     assert NetworkRecord.read(folder / "result.json").steps == 2
     assert "head eps 2: train: " in logs(workspace), "the lines of the first process"
     assert not list(folder.parent.glob(".*.checkpoint"))
-    # the number of processes is no part of what a network is
+    # the number of processes does not affect the network's identity
     study["fine_tuning"] = {}
     assert "Nothing to be done" in workspace.run(study, "networks").stdout
 

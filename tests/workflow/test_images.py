@@ -1,4 +1,4 @@
-"""Jobs in an image: what Snakemake asks of Apptainer, of which a stand-in runs the jobs here."""
+"""Jobs can run in a container image; a stand-in for Apptainer records calls and runs jobs here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from .conftest import Workspace, write_scripts
 
-# Notes down what it is asked, and runs the command that would run in the image.
+# Records its arguments, and runs the command that would run in the image.
 APPTAINER = """if [ "$1" = --version ]; then echo "apptainer version 1.4.0"; exit; fi
 echo "$@" >>"$CALLS"
 while [ "$2" != -c ]; do shift; done
@@ -20,7 +20,7 @@ exec "$@"
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of what the stand-in was asked."""
+    """Returns the file with the stand-in's arguments."""
     folder = tmp_path / "bin"
     folder.mkdir()
     write_scripts(folder, apptainer=APPTAINER)

@@ -1,4 +1,4 @@
-"""A study with a joined backbone, which extracts nothing and is stale once a member changes."""
+"""A study with a joined backbone extracts nothing itself, and is stale when a member changes."""
 
 from __future__ import annotations
 

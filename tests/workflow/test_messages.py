@@ -1,4 +1,4 @@
-"""A run says little while it works, and ends with results, or with each cause of failure once."""
+"""A run prints little while it works, and ends with results, or with each failure's cause."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ JOB_LINES = ("Finished jobid", "Job stats", "Reason:", "input:", "output:", "Sel
 def say(
     workspace: Workspace, study: dict[str, Any], *arguments: str, code: int = 0, cold: bool = False
 ) -> list[str]:
-    """Runs a study as a person does, with profiles/default alone, and returns what it says.
+    """Runs a study like a user, only with profiles/default; returns the printed lines.
 
     Args:
-      cold: with a Python of its own, which says also what it does while it imports.
+      cold: True for a newly started Python, which also prints messages during imports.
     """
     words = workspace.command(*arguments, "--configfile", str(workspace.write(study)))
     asked = words.index("--quiet")

@@ -1,6 +1,6 @@
-"""Other workflows use the rules as a module, also as `snakedeploy` writes it.
+"""Other workflows use the rules as a module, also in the form that `snakedeploy` writes.
 
-`make test-snakemake` runs these tests with the oldest Snakemake that is allowed.
+`make test-snakemake` runs these tests with the oldest supported Snakemake.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.support.programs import run_program
 
 from .conftest import SMALL, TIMEOUT, WarmPython, copy_code, count_rules, on_cluster
 
-# Non-private heads alone, which need no noise.
+# Only non-private heads, which need no noise.
 TINY: dict[str, Any] = SMALL | {
     "study": "tiny",
     "methods": {"ceiling": {"head": "nonprivate"}},
     "epsilons": ["inf"],
 }
 
-# What snakedeploy 0.17.1 writes: templates/use_module.smk.jinja, as deploy.py fills it.
+# Output of snakedeploy 0.17.1: templates/use_module.smk.jinja, filled in by deploy.py.
 DEPLOYED = """from snakemake.utils import min_version
 
 
@@ -51,7 +51,7 @@ module dpprobe:
 use rule * from dpprobe
 """  # noqa: W291
 
-# A workflow with rules and blocks of its own. The table that it copies tells of all jobs before it.
+# A workflow with its own rules and blocks. The table that it copies depends on all earlier jobs.
 MIXED = """
 configfile: "own.yaml"
 
@@ -98,7 +98,7 @@ use rule write_manifest from dpprobe as dp_write_manifest with:
 
 
 def module_text(snakefile: Path, *, config: str | None = "config", statement: str = "") -> str:
-    """Writes a workflow of nothing but the module."""
+    """Returns a workflow that contains only the module."""
     lines = [f'module dpprobe:\n    snakefile: "{snakefile}"']
     lines += [f"    config: {config}"] if config else []
     return "\n".join(["configfile: 'own.yaml'", *lines, "use rule * from dpprobe", statement])
@@ -113,7 +113,7 @@ def write(folder: Path, text: str, values: Mapping[str, Any], **more: Mapping[st
 def snakemake(
     folder: Path, *words: str, check: bool = True, variables: Mapping[str, str] | None = None
 ) -> str:
-    """Runs the Snakefile of a folder, without a profile, and returns what it prints."""
+    """Runs the Snakefile in a folder without a profile; returns its output."""
     options = ["--profile", "none", "--quiet", "host", "--cores", "2"]
     command = [sys.executable, "-m", "snakemake", *options, *words]
     done = run_program(
@@ -167,7 +167,7 @@ def test_a_deployed_workflow_plans_the_default_study(
 
 
 def test_a_deployed_workflow_comes_from_a_tag_of_a_host(repository: Path, tmp_path: Path) -> None:
-    """git finds the host in a folder, so that no network is needed."""
+    """git redirects the host to a folder, so no network is needed."""
     host = tmp_path / "host/someone/dpprobe"
     copy_code(repository, host)
     git(host, "init", "--quiet")
@@ -185,7 +185,7 @@ def test_a_deployed_workflow_comes_from_a_tag_of_a_host(repository: Path, tmp_pa
     }
     planned = planned_jobs(folder, variables=variables)
     assert (planned["train_heads_without_privacy"], planned["study"]) == (1, 1)
-    # a script, too, comes from the host
+    # scripts come from the host too
     snakemake(folder, "data", variables=variables)
     assert (folder / "data/digits/train.parquet").is_file()
 
@@ -193,7 +193,7 @@ def test_a_deployed_workflow_comes_from_a_tag_of_a_host(repository: Path, tmp_pa
 def test_a_module_runs_beside_the_rules_and_blocks_of_its_workflow(
     shim: Path, tmp_path: Path
 ) -> None:
-    """Its jobs run elsewhere, its study is a part of the config, and its rules are renamed."""
+    """The module's jobs run on a cluster, its study is part of config, its rules are renamed."""
     write(tmp_path, MIXED.replace("SNAKEFILE", f'"{shim}"'), {"mine": 1, "probe": TINY})
     words = on_cluster(
         tmp_path,
@@ -203,13 +203,13 @@ def test_a_module_runs_beside_the_rules_and_blocks_of_its_workflow(
     said = snakemake(tmp_path, *words, "--latency-wait", "2")
     assert ("own start" in said, "own success" in said) == (True, True)
     assert "| digits | inf | 9" in (tmp_path / "copy.md").read_text()
-    # the run marked its folders, so that another run would see it, and ended
+    # the run marked its folders for other runs, and removed the marks at its end
     assert not list((tmp_path / "part").rglob(".runs/*.json"))
     assert list((tmp_path / ".snakemake/dpprobe").glob("*.json")), "its jobs had a snapshot"
     assert sorted(path.name for path in (tmp_path / "part").iterdir()) == ["data", "results"]
     again = snakemake(tmp_path, "--dry-run")
     assert "Nothing to be done" in again, again[-3000:]
-    # the rules' own check of results works under other names
+    # the rules' own check of results works with renamed rules
     cell = next((tmp_path / "part/results/cells").rglob("metrics.json"))
     cell.write_text(cell.read_text().replace('"', "'", 1))
     assert planned_jobs(tmp_path)["dp_train_heads_without_privacy"] == 1
@@ -266,12 +266,12 @@ def test_a_wrong_module_is_one_line(
 
 
 def test_two_studies_are_not_merged(shim: Path, tmp_path: Path) -> None:
-    """The file of a deployed workflow and one of the command line."""
+    """One study is in the deployed workflow's file, the other on the command line."""
     other = {"study": "other", "methods": {"sgd": {"head": "sgd"}}}
     write(tmp_path, module_text(shim), TINY, other=other, seeds={"seeds": 3})
     said = snakemake(tmp_path, "--dry-run", "--configfile", "other.yaml", check=False)
     assert "--configfile other.yaml: a second study beside own.yaml" in said
-    # values without a name of a study change the one
+    # values without a study name change the existing study
     snakemake(tmp_path, "--dry-run", "--configfile", "seeds.yaml")
 
 
@@ -286,17 +286,17 @@ def test_two_studies_do_not_share_a_run(shim: Path, tmp_path: Path) -> None:
 def test_without_the_package_one_line_says_what_to_install(
     repository: Path, tmp_path: Path
 ) -> None:
-    """Also with profiles/default, which names the package's logger."""
+    """This also holds with profiles/default, which names the package's logger."""
     deploy(repository, tmp_path, f'"{repository / "workflow/Snakefile"}"')
     start = (
         "import sys; from importlib.machinery import PathFinder; from pathlib import Path\n"
         "plugin, find = 'snakemake_logger_plugin_dpprobe', PathFinder.find_spec\n"
         "sys.path[:] = [each for each in sys.path if not Path(each, plugin).is_dir()]\n"
-        # an installation has a folder of this name for other files than modules
+        # an installation has a folder with this name for other files than modules
         "PathFinder.find_spec = lambda name, *a: None if name == 'dpprobe' else find(name, *a)\n"
         "from snakemake.cli import main; main(['--dry-run'])"
     )
-    # isolated, because the environment of the tests may name the package's folder
+    # isolated, because the tests' environment may name the package's folder
     done = run_program([sys.executable, "-I", "-c", start], joined=True, cwd=tmp_path, check=False)
     assert done.returncode == 1, done.stdout
     assert [text for text in done.stdout.splitlines() if "pip install" in text] == [

@@ -1,4 +1,4 @@
-"""Rows with several labels, and two classes told apart by AUC, through the whole workflow."""
+"""Rows with several labels, and two classes with AUC, run through the whole workflow."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ TRAIN_ROWS = 1400
 
 
 def write_digits(folder: Path) -> None:
-    """Digits with the labels above, and with the last of them as a class, in two splits each.
+    """Writes digits with the labels above, and with only the last label as a class, in two splits.
 
-    Groups are how bold a digit is, and its side of the image, unknown for three test rows.
+    Groups are the boldness of a digit, and its side with more ink (three test rows: unknown).
     """
     images, digits = load_digits(return_X_y=True)
     labels = np.stack([digits % 2 == 0, digits >= 5, np.isin(digits, HOLES)], axis=1)

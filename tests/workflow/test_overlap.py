@@ -1,4 +1,4 @@
-"""Near-duplicates of the private images in a public dataset, from the study to the statement."""
+"""Near-duplicates of private images in a public dataset are found and stated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_what_is_found_stands_in_the_statement(
     workspace.run(small, "heads", "overlaps")
     folder = workspace.directory / "results/overlap/digits"
     report = json.loads((folder / "pixels.json").read_text())
-    # The public one is the same 1,797 images, split differently: all are found.
+    # The public dataset has the same 1,797 images in another split: all are found.
     for split, rows in (("train", 1438), ("test", 359)):
         part = report[split]
         assert part["exact"] == part["near"] == part["rows"] == rows
@@ -37,7 +37,7 @@ def test_what_is_found_stands_in_the_statement(
     assert "1438 of 1438 private train rows have a near-duplicate" in log.read_text()
     assert "359 of 359 private test rows have a near-duplicate" in log.read_text()
 
-    # Another threshold says another thing of the same heads: the statement changes, they do not.
+    # Another threshold changes the heads' statement, but not the heads.
     heads = workspace.cell("sgd", "2") / "heads.safetensors"
     before = heads.read_bytes()
     small["overlap"]["threshold"] = 0.95

@@ -1,4 +1,4 @@
-"""One's own images, in a folder or listed in a CSV file, through the studies of `config/`."""
+"""A user's own images, in a folder or listed in a CSV file, work with the studies in `config/`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .conftest import Workspace
 
 
 def write_images(folder: Path, rows: int) -> None:
-    """Two classes that differ in the direction of their stripes; sizes and modes vary."""
+    """Writes two classes with stripes of different direction; sizes and modes vary."""
     generator = np.random.default_rng(0)
     for name in ("across", "along"):
         (folder / name / "deeper").mkdir(parents=True)
@@ -33,7 +33,7 @@ def write_images(folder: Path, rows: int) -> None:
 
 def test_a_folder_of_images(workspace: Workspace, repository: Path) -> None:
     study: dict[str, Any] = yaml.safe_load((repository / "config/own_images.yaml").read_text())
-    path = "images/{lesions} <of> 20[26]*"  # a name, no pattern
+    path = "images/{lesions} <of> 20[26]*"  # a literal name, not a pattern
     study["datasets"]["lesions"]["path"] = path
     write_images(workspace.directory / path, rows=60)
     study |= {"epsilons": [8], "seeds": 2}
@@ -43,7 +43,7 @@ def test_a_folder_of_images(workspace: Workspace, repository: Path) -> None:
     assert set(table["train_rows"]) == {96}
     assert table[table["method"] == "nonprivate"]["accuracy"].min() > 0.9
     assert "Nothing to be done" in workspace.run(study, "summaries").stdout
-    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):  # as file managers leave them
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):  # written by file managers
         (workspace.directory / path / "along" / name).write_bytes(b"\0")
     assert "Nothing to be done" in workspace.run(study, "summaries").stdout
 
@@ -54,7 +54,7 @@ def test_a_folder_of_images(workspace: Workspace, repository: Path) -> None:
 
 
 def write_manifest(root: Path, rows: int) -> list[dict[str, Any]]:
-    """The same images in a CSV: patients have two each, both of one kind."""
+    """Writes the same images with a CSV; each patient has two images of the same kind."""
     write_images(root, rows=rows)
     listed = []
     for number, path in enumerate(sorted(root.rglob("*.png"))):

@@ -1,4 +1,4 @@
-"""A small study of the same kind as the papers' makes every table and figure."""
+"""A small study like those of the papers makes every table and figure."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ STUDY: dict[str, Any] = {
     "seeds": 2,
     "few_shot": {"shots": [1, 4, "full"], "seeds": 2},
     "papers": {"datasets": {"pets": "cifar10"}},
-    # each extraction begins with passes of whole batches, which are few images here
+    # each extraction first runs whole batches; small ones suffice for these few images
     "features": {"dtype": "float32", "batch_size": 4},
 }
 
 
 def _pets(folder: Path) -> None:
-    """Noise that is light for one class and dark for the other."""
+    """Writes noise images that are dark for one class and light for the other."""
     generator = np.random.default_rng(0)
     for split, count in (("train", 20), ("test", 10)):
         for name, level in (("cat", 60), ("dog", 160)):
@@ -49,7 +49,7 @@ def _pets(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def compared(module_workspace: Any) -> Workspace:
-    """The study as far as features and zero-shot results."""
+    """Returns the study with features and zero-shot results."""
     workspace: Workspace = module_workspace("papers")
     _pets(workspace.directory / "pets")
     workspace.run(STUDY, "zero_shot")
@@ -63,7 +63,7 @@ def finished(compared: Workspace) -> Workspace:
 
 
 def test_a_head_starts_at_the_text_embeddings(compared: Workspace) -> None:
-    """The file of a head's first weights is the text rule's output: no more has to be said."""
+    """`init_file` names the text rule's output; no other option is needed."""
     study = STUDY | {"backbones": {"clip": STUDY["backbones"]["clip"]}}
     start = {"head": "sgd", "batch_size": "full", "steps": 1, "init": "file", "init_file": CLIP}
     study["methods"] = {"start": start | {"learning_rate": 1e-6, "normalize": "l2"}}
@@ -72,7 +72,7 @@ def test_a_head_starts_at_the_text_embeddings(compared: Workspace) -> None:
     results = compared.directory / "results"
     cell = read_json(results / "cells/pets/clip/start/eps-0.5/metrics.json")
     zero = read_json(results / "zero_shot/pets/clip/metrics.json")
-    # With next to no step taken the head is the zero-shot classifier.
+    # After a tiny step the head equals the zero-shot classifier.
     assert cell["seeds"][0]["accuracy"] == zero["metrics"]["accuracy"]
 
 

@@ -1,4 +1,4 @@
-"""A study whose budgets are an epsilon and two permitted risks: cells, audit, tables, release."""
+"""A study with an epsilon and two permitted risks has cells, audit, tables and a release."""
 
 from __future__ import annotations
 

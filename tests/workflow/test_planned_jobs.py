@@ -1,11 +1,10 @@
-"""The jobs of studies in config/ are the recorded ones: rules, files, params, logs, messages.
+"""Studies in config/ plan the recorded jobs: rules, files, params, logs, messages.
 
-Each study has one recorded line, with the hashes of its rules' jobs, and each rule has one, with
-those of all studies: together, red tests name the study, the rule and the field that changed.
-A change that means to plan other jobs renews the record with
-`python -m tests.workflow.test_planned_jobs`.
-To see what differs, compare what `python -m tests.support.planned_jobs SNAKEFILE STUDY` prints for
-two checkouts.
+The record has a line with hashes for each study, and one for each rule (over all studies).
+Together, failed tests name the study, the rule and the field that changed. If a change is meant to
+plan other jobs, run `python -m tests.workflow.test_planned_jobs` to update the record. To see the
+differences, compare the output of `python -m tests.support.planned_jobs SNAKEFILE STUDY` in two
+checkouts.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from tests.support.programs import run_program
 from .conftest import WarmPython
 
 RECORD = REPOSITORY / "tests/stored/planned_jobs.json"
-# Their tables must have as many rows as the real ones before anything is planned.
+# Planning these needs tables with as many rows as the real ones.
 LEFT_OUT = {
-    "config.yaml",  # the root's, by another name
+    "config.yaml",  # a link to the root's file
     "leaderboard_heads.yaml",
     "leaderboard_networks.yaml",
     "leaderboard_scattering.yaml",
@@ -39,7 +38,7 @@ LEFT_OUT = {
     "medical_fine_tuning_mimic.yaml",
     "medical_standin.yaml",
 }
-# Each plans jobs of the same rules as a study that is planned, of another dataset or other numbers.
+# For each of these, another study plans the same rules, for another dataset or other numbers.
 ALIKE = {
     "cifar10_sgd.yaml",
     "cnn_fashion_mnist.yaml",
@@ -69,7 +68,7 @@ STUDIES = [
 
 
 def write_lesions(root: Path) -> None:
-    """Writes 40 pictures of two classes as folders, and a CSV file that names them."""
+    """Writes 40 pictures of two classes into folders, and a CSV file that lists the pictures."""
     lines = ["file,diagnosis,patient,sex,age"]
     for row in range(40):
         name = ("benign", "malignant")[row % 2]
@@ -81,7 +80,7 @@ def write_lesions(root: Path) -> None:
 
 
 def write_owners_files(directory: Path) -> None:
-    """Writes small stand-ins for files that studies expect from their owner, all of one time."""
+    """Writes small stand-ins for files that users provide, all with the same modification time."""
     write_lesions(directory / "images")
     (directory / "config.yaml").write_bytes((REPOSITORY / "config.yaml").read_bytes())
     for path in directory.rglob("*"):
@@ -89,7 +88,7 @@ def write_owners_files(directory: Path) -> None:
 
 
 def digest_plan(study: str, directory: Path) -> dict[str, Digest]:
-    """Plans a study in a folder of its own and returns the digest of each rule's jobs."""
+    """Plans a study in its own folder, and returns the digest of each rule's jobs."""
     places = [str(REPOSITORY / "src"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     words = ["--digest", str(REPOSITORY / "Snakefile"), str(REPOSITORY / study)]
     command = [sys.executable, "-m", "tests.support.planned_jobs", *words]
@@ -105,7 +104,7 @@ def digest_plan(study: str, directory: Path) -> dict[str, Digest]:
 
 
 def sum_up_rules(planned: Mapping[str, Mapping[str, Digest]]) -> dict[str, str]:
-    """Returns a line for each rule on its jobs in all studies."""
+    """Returns a line for each rule about its jobs in all studies."""
     rules = sorted({rule for digests in planned.values() for rule in digests})
     return {
         rule: sum_up({study: each[rule] for study, each in planned.items() if rule in each})
@@ -115,7 +114,7 @@ def sum_up_rules(planned: Mapping[str, Mapping[str, Digest]]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Digest]]:
-    """Plans a study, each once for all tests."""
+    """Returns a function that plans a study, once for all tests."""
     directory = tmp_path_factory.mktemp("planned") / "project"
     write_owners_files(directory)
     return cache(partial(digest_plan, directory=directory))
@@ -148,7 +147,7 @@ def test_every_recorded_study_exists() -> None:
 
 
 def main() -> None:
-    """Records the jobs of every study anew."""
+    """Records the jobs of every study again."""
     import tempfile
 
     with WarmPython.serving(), tempfile.TemporaryDirectory() as folder:

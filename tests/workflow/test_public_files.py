@@ -1,4 +1,4 @@
-"""Heads that start from public files, which the workflow makes where it can."""
+"""Heads use public files as starts or statistics; the workflow makes such files if it can."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_public_dataset_lends_its_covariance(
     assert "Nothing to be done" in workspace.run(small, "heads").stdout
 
     save_file({"weights": np.ones((10, 64), np.float32)}, start)
-    os.utime(start, (1e9, 1e9))  # restored from a backup
+    os.utime(start, (1e9, 1e9))  # as after a restore
     kept = (workspace.cell("lent", "2") / "heads.safetensors").read_bytes()
     before = (workspace.cell("started", "2") / "heads.safetensors").read_bytes()
     workspace.run(small, "heads")
@@ -69,7 +69,7 @@ def test_private_data_that_was_copied_is_refused_by_the_job(
         assert reason in result.stdout
         assert not workspace.cell("some", "2").exists()
 
-    # the same images as the private ones, from another source and split otherwise
+    # the same images as the private dataset, from another source and with another split
     lender = digits_file(workspace.directory / "lender.parquet")
     small["public_datasets"] = {"lender": lender | {"test_fraction": 0.5, "split_seed": 7}}
     workspace.run(small, "heads")

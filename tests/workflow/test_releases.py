@@ -1,4 +1,4 @@
-"""Releases made by Snakemake: each once, final, told of in MLflow, usable by the commands."""
+"""Snakemake makes each final release once and adds it to MLflow; commands can use releases."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ RELEASES = "results/releases"
 
 
 def changed(**options: Any) -> dict[str, Any]:
-    """The study with options of its second release."""
+    """Returns the study with `options` added to its second release."""
     study = copy.deepcopy(STUDY)
     study["releases"]["second"] |= options
     return study
@@ -56,7 +56,7 @@ def changed(**options: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def workspace(module_workspace: Callable[[str], Workspace]) -> Workspace:
-    """A folder with both releases; the tests leave them as they were made."""
+    """Returns a folder with both releases, which the tests do not change."""
     workspace = module_workspace("releases")
     releases = workspace.directory / RELEASES
     workspace.run(STUDY, "release_first")
@@ -68,7 +68,7 @@ def workspace(module_workspace: Callable[[str], Workspace]) -> Workspace:
 
 @pytest.fixture(scope="module")
 def made(workspace: Workspace) -> dict[str, dict[str, bytes]]:
-    """The files of both releases."""
+    """Returns the files of both releases."""
     return {name: contents(workspace.directory / RELEASES / name) for name in ("first", "second")}
 
 
@@ -77,7 +77,7 @@ def test_a_release_is_made_once(workspace: Workspace, made: dict[str, dict[str, 
     assert all(set(files) == set(BUNDLE_FILES) for files in made.values())
     assert "Nothing to be done" in workspace.run(STUDY, "releases").stdout
 
-    # final: whatever Snakemake thinks of, nothing is drawn again
+    # releases are final: even if Snakemake repeats the rule, no noise is drawn again
     (releases / ".second.done").unlink()
     forced = workspace.run(STUDY, "releases", "--forcerun", "prepare_data", "make_release")
     assert count_rules(forced.stdout)["make_release"] == 2
@@ -91,7 +91,7 @@ def test_a_release_is_made_once(workspace: Workspace, made: dict[str, dict[str, 
 def test_other_options_and_more_than_the_budget_make_nothing(
     workspace: Workspace, made: dict[str, dict[str, bytes]]
 ) -> None:
-    """Tries the name of a finished release, and a new name."""
+    """Tries a finished release's name and a new name."""
     releases = workspace.directory / RELEASES
     output = workspace.run(changed(epsilon=2), "release_second", check=False)
     assert output.returncode
@@ -112,7 +112,7 @@ def test_mlflow_and_the_commands_know_a_release(
         receipt = workspace.directory / f"results/tracking/releases/{name}.json"
         assert json.loads(receipt.read_text())["models"] == {"small.release.first": str(number)}
 
-    # the commands
+    # commands
     verified = workspace.dpprobe("verify", "results/releases/first")
     assert (verified.returncode, verified.stdout.split(":")[0]) == (0, "verified"), verified
     chained = ("verify", "results/releases/second", "--predecessor", "results/releases")

@@ -1,4 +1,4 @@
-"""Jobs on a cluster that end while no main process looks."""
+"""Jobs on a cluster may end while no main process watches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .conftest import (
     write_scripts,
 )
 
-# Runs the job at once, and does not come back until long after it has ended.
+# Runs the job at once, but returns long after the job's end.
 SBATCH = """
 export SLURM_JOB_ID=17
 sh >job.log 2>&1
@@ -68,7 +68,7 @@ def test_a_job_that_never_started_leaves_what_was_trained(
     line = "slurmstepd: error: Detected 1 oom_kill event\n"
     (workspace.directory / scheduler_log).write_text(line)
     small["seed"] = 1
-    # of an earlier run: it says nothing of this one
+    # an earlier run's log, which says nothing about this run
     log = workspace.directory / "results/logs/train_heads/digits/pixels/eps-2.log"
     log.write_text(f"10:00:00 ERROR shard.h5: damaged\n{LASTING}\n")
     os.utime(log, (0, 0))
@@ -82,13 +82,13 @@ def test_a_job_that_never_started_leaves_what_was_trained(
         f"  log: {scheduler_log}",
     ]
     assert workspace.planned(small, "heads")["train_heads"] == 1
-    small["seed"] = 0  # Snakemake deleted the cell, and the store has it
+    small["seed"] = 0  # Snakemake deleted the cell, but the store has it
     workspace.run(small, "heads")
     assert contents(cell) == before
     assert "sgd: reused" in log.read_text()
 
 
-# A signal ends it the first twelve times, and the next time the shell that ran it says so.
+# A signal ends the first twelve calls; the next call ends like a shell that reports the signal.
 STATUS = """
 echo >>asked
 test $(wc -l <asked) -gt 12 || kill -TERM $$
@@ -100,7 +100,7 @@ echo success
 def test_a_status_command_that_cannot_run_ends_the_run(
     workspace: Workspace, small: dict[str, Any]
 ) -> None:
-    """Its state would be asked for ever."""
+    """Otherwise the run would ask for the job's state forever."""
     words = on_cluster(workspace.directory, "echo 17", "")
     (workspace.directory / "status").unlink()
     result = workspace.run(small, "data", *words, check=False)

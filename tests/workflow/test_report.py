@@ -1,4 +1,4 @@
-"""The report and Snakemake's own, made from a real run."""
+"""A real run makes dpprobe's report and Snakemake's own report."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_report_shows_what_was_measured(finished: Workspace, page: str) -> N
 
 
 def find_commands(page: str) -> list[list[str]]:
-    """The words of each command that runs the study: a workspace is no clone, so `dpprobe run`."""
+    """Returns the words of each command that runs the study, with `dpprobe run` outside a clone."""
     lines = map(html.unescape, re.findall(r"<code>([^<]*dpprobe run [^<]*)</code>", page))
     return [["dpprobe", *shlex.split(line)[1:]] for line in lines]
 
@@ -84,7 +84,7 @@ def test_snakemakes_own_report_has_every_figure_and_table(finished: Workspace) -
 
 
 def _embedded(text: str, name: str) -> Any:
-    """A value that Snakemake's report holds as JavaScript."""
+    """Returns a value that Snakemake's report contains as JavaScript."""
     found = re.search(rf"var {name} = (\{{.*?\}});\s*</script>", text, re.DOTALL)
     assert found is not None
     return json.loads(found[1])

@@ -1,4 +1,4 @@
-"""Representation laws in real runs: what is planned, made, kept and shown."""
+"""Representation laws in real runs are planned, made, reused and shown."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_laws_are_made_kept_and_shown(workspace: Workspace, study: dict[str, Any
     assert planned["measure_law"] == 1
     assert planned["tune_network"] == planned["extract_features"] == 0
 
-    # The frozen network alone needs no networks.
+    # For only the frozen network, no network is trained.
     study["representation_law"] |= {"rows": 130, "methods": []}
     law = results / "layers/digits/tiny/law.json"
     planned = workspace.planned(study, str(law.relative_to(workspace.directory)))

@@ -1,4 +1,4 @@
-"""What a change of the study costs: only the cells it touches."""
+"""A change of the study recomputes only the affected cells."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .conftest import SMALL, Template, Workspace, contents, copy_code, count_rul
 
 @pytest.fixture(scope="module")
 def trained(module_workspace: Callable[[str], Workspace], template: Template) -> Workspace:
-    """A small study whose heads are trained."""
+    """Returns a small study with trained heads."""
     workspace = module_workspace("reruns")
     template(workspace, SMALL, "heads")
     return workspace
@@ -116,7 +116,7 @@ DAMAGES: tuple[tuple[str, Callable[[Path], None], str], ...] = (
 def test_a_plain_run_makes_lost_files_edited_records_and_files_of_another_size_again(
     trained: Workspace, small: dict[str, Any]
 ) -> None:
-    """Rules name two files of a cell; the others are asked for when a run starts."""
+    """Rules name two files of a cell; a run checks the other files at its start."""
     trained.run(small, "heads")
     cell = trained.cell("sgd", "2")
     before = without_time(cell)
@@ -137,7 +137,7 @@ def timeless(record_bytes: bytes) -> dict[str, Any]:
 
 
 def without_time(cell: Path) -> dict[str, Any]:
-    """The contents of a cell's files, its record without what two equal runs differ in."""
+    """Returns the contents of a cell's files, without values that differ between equal runs."""
     found = contents(cell)
     return {**found, METRICS_FILE: timeless(found[METRICS_FILE])}
 
@@ -178,7 +178,7 @@ def test_what_doctor_deletes_is_made_again_byte_by_byte(
     assert told.returncode == 0, told.stdout
     assert told.stdout.count("; deleted; run `dpprobe run ") == len(places)
     assert not any(path.exists() for path in places)
-    # Snakemake makes a missing table only for who needs it
+    # Snakemake makes a missing table only if a target needs it
     trained.run(small, "heads", "data/digits/train.parquet")
     for path in places:
         if path.name == METRICS_FILE:
@@ -191,7 +191,7 @@ def test_what_doctor_deletes_is_made_again_byte_by_byte(
 
 @pytest.fixture
 def clone(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the code, with scripts younger than any result; runs from its Snakefile use it."""
+    """Returns a copy of the code that runs use, with scripts newer than all results."""
     folder = copy_code(repository, tmp_path / "clone")
     later = time.time() + 60
     for script in (folder / "scripts").iterdir():

@@ -1,4 +1,4 @@
-"""What jobs ask a cluster for: by the size of their data, and more when they are tried again."""
+"""Jobs request resources of a cluster by the size of their data, and more for each retry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.programs import run_program
 from .conftest import PREPARED, TIMEOUT, Template, WarmPython, Workspace, write_scripts
 from .test_fine_tuning import NETWORK, VIT
 
-# Takes what Snakemake says of a job, and refuses the job.
+# Records the properties of a job, and refuses the job.
 RECORDER = """
 sed -n 's/^# properties = //p' "$1" >>properties.txt
 exit 1
@@ -32,7 +32,7 @@ exit 1
 def asked(
     workspace: Workspace, study: dict[str, Any], *arguments: str, retries: int = 0
 ) -> list[dict[str, Any]]:
-    """The resources of every job that would be submitted, first come first."""
+    """Returns the resources of every job that would be submitted, in order."""
     write_scripts(workspace.directory, recorder=RECORDER)
     found = workspace.directory / "properties.txt"
     found.unlink(missing_ok=True)
@@ -47,7 +47,7 @@ def asked(
 
 
 def forget_records(workspace: Workspace) -> None:
-    """Lets an edited file pass for what its job wrote."""
+    """Deletes the records of written files, so that an edited file is accepted."""
     shutil.rmtree(workspace.directory / "results/.written")
 
 
@@ -79,7 +79,7 @@ def test_extraction_asks_for_time_by_the_rows(
 
 
 def test_vectors_ask_for_less_time_than_images(workspace: Workspace) -> None:
-    """In parts, whose rows are counted before any job: 20 minutes, and one per 60,000 rows."""
+    """The rows of all parts are counted before any job: 20 minutes, plus 1 per 60,000 rows."""
     rows = 90_000
     for part in range(2):
         np.save(workspace.directory / f"x_{part}.npy", np.ones((rows, 1), np.float16))
@@ -116,7 +116,7 @@ def test_training_asks_by_features_and_heads(
 def test_short_shards_are_one_job_with_one_gpu(
     workspace: Workspace, small: dict[str, Any], template: Template
 ) -> None:
-    """Uses the lines of docs/cluster.md and of the Slurm profile: four shards in sequence."""
+    """Uses the lines of docs/cluster.md and of the Slurm profile, for four shards in sequence."""
     template(workspace, small, "data")
     small["features"] = {"shards": 8}
     grouped = [
@@ -167,7 +167,7 @@ def test_a_dry_run_by_the_slurm_profile_shows_what_is_submitted(
     numbers = ("threads", "mem_mb", "runtime")
     submitted = [job | job["resources"] for job in map(json.loads, lines)]
     extraction = read_requests(planned)["extract_features"]
-    # the two splits become jobs in either order
+    # the jobs of the two splits may come in either order
     assert sorted([job[name] for name in numbers] for job in submitted) == sorted(
         [job[name] for name in numbers] for job in extraction
     )
@@ -184,7 +184,7 @@ Requests = dict[str, list[dict[str, int]]]
 
 @pytest.fixture
 def networks(small: dict[str, Any]) -> dict[str, Any]:
-    """A study whose jobs run networks, or compute on the study's device without one."""
+    """Returns a study with jobs that run networks, and jobs that only use the study's device."""
     digits = small["datasets"]["digits"] | {"subsample": {"per_class": 30}}
     blocks = NETWORK | {"tune": {"blocks": 1}, "steps": 2000}
     search = {"trials": 2, "space": {"learning_rate": [0.1, 0.5]}, "held_out": 0.3}
@@ -200,7 +200,7 @@ def networks(small: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a fake `sinfo`, which lists `partitions` and counts `questions`."""
+    """Returns the folder of a fake `sinfo`, which prints `partitions` and logs to `questions`."""
     folder = tmp_path / "slurm"
     folder.mkdir()
     write_scripts(folder, sinfo=f"echo asked >>{folder}/questions\ncat {folder}/partitions")
@@ -210,13 +210,13 @@ def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def on_slurm(*resources: str) -> list[str]:
-    """The options of a run whose jobs are submitted; to no Slurm, since it is a dry run."""
+    """Returns the options of a run that submits jobs; no Slurm is needed, since it is a dry run."""
     words = ["--executor", "cluster-generic", "--cluster-generic-submit-cmd", "false"]
     return [*words, "--jobs", "4", "--default-resources", "mem_mb=1000", *resources]
 
 
 def read_requests(output: str) -> Requests:
-    """The resources that each rule's jobs request in a dry run."""
+    """Returns the resources that each rule's jobs request in a dry run."""
     found: Requests = {}
     for rule, asked in re.findall(r"^(\w+): (threads=.*)$", output, re.MULTILINE):
         parts = (part.split("=", 1) for part in asked.split(", "))
@@ -248,11 +248,11 @@ def test_jobs_that_run_a_network_ask_for_the_gpu_of_this_machine(
         slow, fast = ([job["runtime"] for job in each[rule]] for each in seen.values())
         shorter = rule in {"search_options", "tune_network", "measure_law"}
         assert sum(fast) < sum(slow) if shorter else sum(fast) <= sum(slow), rule
-    # a study that insists on a GPU has one for each job on its device
+    # with `device: cuda`, each job on the study's device requests a GPU
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     insists = count_gpus(read_requests(workspace.run(networks | {"device": "cuda"}, "-n").stdout))
     assert {rule for rule, asked in insists.items() if asked == {1}} == device
-    # other results, and so other jobs, are a matter of the study, never of the machine
+    # the number of jobs depends on the study, but not on the machine
     assert {rule: len(jobs) for rule, jobs in seen[""].items()} == {
         rule: len(jobs) for rule, jobs in seen["0"].items()
     }
@@ -261,7 +261,7 @@ def test_jobs_that_run_a_network_ask_for_the_gpu_of_this_machine(
 def test_a_network_on_two_processes_has_two_gpus(
     workspace: Workspace, networks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It also has the memory of two; other jobs do not change."""
+    """Its memory doubles too; other jobs do not change."""
     several = networks | {"fine_tuning": {"processes": 2}}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     one, two = (
@@ -357,7 +357,7 @@ SLURM = {"sbatch", "sinfo", "squeue"}
 
 
 def leave_out_slurm(folder: Path) -> str:
-    """Returns this machine's PATH without Slurm's commands, which some machines have."""
+    """Returns this machine's PATH without Slurm's commands."""
     parts = []
     for place, part in enumerate(map(Path, os.environ["PATH"].split(":"))):
         if any((part / name).exists() for name in SLURM):
@@ -413,7 +413,7 @@ def test_no_run_takes_a_slurm_that_says_nothing_for_one_without_gpus(
         output = workspace.run(study, "--dry-run", *words, *resources).stdout
         assert count_gpus(read_requests(output))["extract_features"] == {gpus}
         assert "sinfo" not in output
-    # a run that insists is not stopped, but says that nobody has looked
+    # with `device: cuda` the run continues, but warns that GPUs were not checked
     submitted = workspace.run(networks | {"device": "cuda"}, *words, check=False).stdout
     assert f"dpprobe: sinfo: {said}: jobs request GPUs unchecked\n" in submitted
     assert "device: cuda" not in submitted
@@ -431,18 +431,18 @@ def test_a_run_says_at_its_start_that_networks_have_no_gpu(
     refused = workspace.run(networks | {"device": "cuda"}, "features", *words, check=False)
     assert "device: cuda: no GPU in partition main (gpu_partition in the prof" in refused.stdout
     assert not (workspace.directory / "data").exists(), "before any work"
-    # jobs are submitted to nothing, after what a run says first
+    # submission fails, after the run's first messages
     submitted = workspace.run(networks, "features", *words, check=False)
     lines = [line for line in submitted.stdout.splitlines() if "no GPU" in line]
     assert len(lines) == 1, submitted.stdout
     assert lines[0].startswith("dpprobe: no GPU in partition main (")
     assert lines[0].endswith("): networks run on the CPU")
     assert not (sinfo / "questions").read_text().replace("asked\n", "", 2)
-    # a run without networks says nothing
+    # a run without networks prints no message
     here = workspace.run(networks, "data")
     assert "no GPU" not in here.stdout
     here = workspace.run(networks, "features")
     assert here.stdout.count("no GPU on this machine: networks run on the CPU") == 1, here.stdout
-    # what was made without a GPU is current where there is one: nothing is planned by devices
+    # results made without a GPU stay up to date with a GPU: plans do not depend on devices
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert "Nothing to be done" in workspace.run(networks, "features").stdout

@@ -1,4 +1,4 @@
-"""An unpriced search over options of networks in a real run."""
+"""An unpriced search over options of networks works in a real run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_networks_are_trained_with_what_a_search_chose(
     assert not list((results / "networks").rglob("*.checkpoint"))
     assert "Nothing to be done" in workspace.run(study, "heads", "searches").stdout
 
-    # more trials go on from those that are there
+    # a larger number of trials continues after the finished trials
     study["methods"]["searched"]["search"]["trials"] = 4
     workspace.run(study, "searches")
     again = SearchRecord.read(results / "searches/digits/vit/searched/eps-2.json")

@@ -1,4 +1,4 @@
-"""A run keeps its study and code from its start; both may be edited while jobs wait."""
+"""A run uses the study and code from its start; both may be edited while jobs wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpprobe.files.json_files import parse_values
 
 from .conftest import PREPARED, Template, WarmPython, Workspace, copy_code, on_cluster
 
-# Runs each job at once, and edits what the test says after the first training job.
+# Runs each job at once; after the first training job, runs the test's edit.
 SUBMIT = """
 {job} >>jobs.log 2>&1
 echo $? >ended
@@ -36,7 +36,7 @@ def study(small: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def cluster(workspace: Workspace, study: dict[str, Any], template: Template) -> Workspace:
-    """A study before its heads are trained."""
+    """Returns a workspace of the study before its heads are trained."""
     template(workspace, study, *PREPARED)
     return workspace
 
@@ -44,13 +44,13 @@ def cluster(workspace: Workspace, study: dict[str, Any], template: Template) -> 
 def run_remotely(
     workspace: Workspace, study: dict[str, Any], *arguments: str, check: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a study on the cluster of one job."""
+    """Runs a study on a simulated cluster, one job at a time."""
     words = on_cluster(workspace.directory, SUBMIT.replace("{job}", WarmPython.job()), STATUS)
     return workspace.run(study, *arguments, *words, "--latency-wait", "2", check=check)
 
 
 def edit(workspace: Workspace, study: dict[str, Any]) -> None:
-    """Has the study replaced after the first training job."""
+    """Makes the study file change after the first training job."""
     (workspace.directory / "edited.yaml").write_text(yaml.safe_dump(study))
     (workspace.directory / "edit.sh").write_text("cp edited.yaml study.yaml\n")
 
@@ -151,7 +151,7 @@ def test_two_studies_that_share_a_results_folder(cluster: Workspace, study: dict
     other["study"] = "other"
     other["epsilons"] = [3]
     other["methods"]["sgd"]["learning_rate"] = 0.2
-    # the other study stands where this one's file was, while this one's jobs wait
+    # the other study replaces this one's file while this one's jobs wait
     edit(cluster, other)
     run_remotely(cluster, study, "heads")
     run_remotely(cluster, other, "heads")
@@ -165,7 +165,7 @@ def test_two_studies_that_share_a_results_folder(cluster: Workspace, study: dict
 def test_a_job_does_not_build_the_whole_study(
     repository: Path, tmp_path: Path, small: dict[str, Any]
 ) -> None:
-    """Reading the rules costs a job the same whatever the number of cells."""
+    """The cost of reading the rules in a job does not depend on the number of cells."""
     snakefile = tmp_path / "Snakefile"
     counted = "sum(len(rule.input) for rule in workflow.rules)"
     snakefile.write_text(
@@ -187,7 +187,7 @@ def test_a_job_does_not_build_the_whole_study(
 
 
 def test_no_rule_file_has_a_hook(repository: Path) -> None:
-    """A module's hooks would replace its workflow's, or never run: see messages.smk."""
+    """A module's hooks would replace its workflow's hooks, or never run: see messages.smk."""
     files = [repository / "Snakefile", *(repository / "workflow").rglob("*.smk")]
     lines = [line.strip() for file in files for line in file.read_text().splitlines()]
     assert not {"onstart:", "onsuccess:", "onerror:"} & {*lines}

@@ -1,4 +1,4 @@
-"""Runs whose data and results are in a storage provider, and whose jobs share no disk."""
+"""Data and results can be in a storage provider, for jobs without a shared disk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .conftest import WarmPython, Workspace, contents, copy_code, on_cluster
 
 pytestmark = pytest.mark.skipif(shutil.which("rsync") is None, reason="the plugin needs rsync")
 
-# Runs a job in an empty folder, with the sources and the snapshot that Snakemake gives to a job.
-# Jobs run one by one, in a folder of one name: its rules are then compiled once.
+# Runs a job in an empty folder, with the sources and the snapshot that Snakemake provides. Jobs run
+# one by one in a folder of fixed name, so rules are compiled only once.
 SUBMIT = """
 rm -rf {jobs}/here
 mkdir -p {jobs}/here/.snakemake
@@ -29,7 +29,7 @@ STATUS = "test -e {jobs}/$1.done && echo success || echo failed"
 
 @pytest.fixture(scope="module")
 def storage(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, Path]:
-    """A working directory with the code, and the folder of the provider."""
+    """Returns a working directory with the code, and the provider's folder."""
     root = tmp_path_factory.mktemp("storage")
     directory = copy_code(repository, root / "code")
     shutil.rmtree(directory / "src")  # jobs import the installed package
@@ -37,7 +37,7 @@ def storage(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 def words(bucket: Path, *, elsewhere: bool = True) -> list[str]:
-    """The options of a run in the provider; `elsewhere` runs each job in an empty folder."""
+    """Returns a run's options for the provider; `elsewhere` runs each job in an empty folder."""
     options = ["--default-storage-provider", "fs", "--default-storage-prefix", str(bucket)]
     options += ["--shared-fs-usage", "none"]
     if elsewhere:
@@ -66,7 +66,7 @@ def test_a_study_needs_no_shared_disk(
     for name in ("heads.safetensors", "predictions.parquet", "privacy.json"):
         assert (cell / name).read_bytes() == (on_disk.cell("sgd", "2") / name).read_bytes()
 
-    # a job that fails leaves the cells of other jobs
+    # a failed job does not delete other jobs' cells
     before = contents(cell)
     small["epsilons"] = [2, 4]
     fails = on_cluster(bucket.parent, "echo 17", "echo failed")

@@ -1,7 +1,7 @@
-"""A study that an earlier version of dpprobe made in another folder, continued with today's code.
+"""A study from an earlier version of dpprobe, made in another folder, continues with today's code.
 
-The archives of tests/stored/studies are whole studies, by the commit that made them. `.ci/run` has
-no leg of its own for them: this is part of `make test`, and needs no network.
+The archives in tests/stored/studies are complete studies, named after the commit that made them.
+This is part of `make test` without a separate step in `.ci/run`, and needs no network.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.conftest import REPOSITORY
 from .conftest import Workspace, contents, count_rules
 
 ARCHIVE = REPOSITORY / "tests/stored/studies/429d023c.tar.xz"
-STATEMENT = 6  # the version of this stage when the archive was made
+STATEMENT = 6  # version of this stage when the archive was made
 SECOND = {
     "dataset": "digits",
     "backbone": "pixels",
@@ -40,10 +40,10 @@ SECOND = {
     "epsilon": 1,
     "predecessor": "first",
 }
-# Methods of the archive whose heads have a `fit_version` above the archive's.
+# Methods of the archive whose current `fit_version` is higher than in the archive.
 CHANGED = {"covariance"}
 LEDGER = "data/digits/ledger.jsonl"
-# An update neither recomputes nor changes features, unchanged heads, and the first release.
+# An update does not change features, heads of other methods, or the first release.
 KEPT = (
     "data/digits/*.parquet",
     "results/features/**/*.h5",
@@ -66,7 +66,7 @@ class Updated:
     ledger: bytes
     planned: str
     output: str
-    statement: int  # the version of this stage in the files
+    statement: int  # version of this stage in the files
 
     @property
     def results(self) -> Path:
@@ -74,7 +74,7 @@ class Updated:
 
 
 def lower_statements(folder: Path) -> int:
-    """Returns the version of the stage `statement` in Snakemake's notes; lowers today's by one."""
+    """Returns the stage `statement`'s version in Snakemake's records; lowers a current version."""
     if VERSIONS["statement"] != STATEMENT:
         return STATEMENT
     for path in (folder / ".snakemake/metadata").iterdir():
@@ -138,7 +138,7 @@ def test_only_changed_heads_are_trained_again_and_the_first_release_stays(update
 
 
 def epsilon_of_gaussian(mu: float, delta: float) -> float:
-    """The epsilon at delta of one Gaussian mechanism of sensitivity 1 and deviation 1 / mu."""
+    """Returns epsilon at delta of a Gaussian mechanism with sensitivity 1 and deviation 1 / mu."""
 
     def excess(epsilon: float) -> float:
         low, high = -epsilon / mu - mu / 2, -epsilon / mu + mu / 2
@@ -158,7 +158,7 @@ def test_the_second_release_is_booked_on_the_old_ledger(updated: Updated) -> Non
         (2, "second", "closed"),
     ]
 
-    # the total, from the noise that the lines of the ledger state
+    # compute the total epsilon from the noise in the ledger's lines
     booked = [json.loads(line)["booking"] for line in text.splitlines() if b'"book"' in line]
     squares: Counter[str] = Counter()
     for booking in booked:

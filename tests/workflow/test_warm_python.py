@@ -1,4 +1,4 @@
-"""A Python that is asked for ends as its asker does."""
+"""A Python from the server ends when its client ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison of our results with published numbers: like for like, stand-in, or refused."""
+"""Our results are compared with published numbers like for like, as stand-ins, or not at all."""
 
 from __future__ import annotations
 
@@ -67,24 +67,24 @@ RESULT: dict[str, Any] = {
 
 
 def printed(*rows: dict[str, Any], **changes: Any) -> Published:
-    """Makes a published table of these rows."""
+    """Returns a published table with these rows."""
     table = copy.deepcopy(TABLE) | ({"rows": list(rows)} if rows else {}) | changes
     return published.Published.model_validate({"citations": {"a_2020": PAPER}, "tables": [table]})
 
 
 def known(*entries: dict[str, Any], **changes: Any) -> Facts:
-    """Makes facts of entries, each the usual one with changes."""
+    """Returns facts whose entries are the usual entry with changes."""
     given = [ENTRY | entry for entry in entries or ({},)]
     return facts.parse({"weights": {"pixels": PIXELS}, "entries": given} | changes)
 
 
 def result(**changes: Any) -> Result:
-    """Makes a result that is like for like with `TABLE`'s first number, with changes."""
+    """Returns a result, with changes, that is like for like with the first number of `TABLE`."""
     return Result(**RESULT | changes)
 
 
 def compared(published_: Published, facts_: Facts, *results: Result) -> Comparison:
-    """Compares the first number."""
+    """Returns the comparison of the first number."""
     return compare_all(published_, facts_, results)[0]
 
 
@@ -162,7 +162,7 @@ def test_a_change_is_between_the_best_of_two_sweeps_with_welchs_interval() -> No
     assert found.value == pytest.approx(3.0)
     assert found.gap == pytest.approx(2.0)
     assert found.ends is not None
-    # half: t(0.975, 2) = 4.303 times sqrt(2 * 0.01^2)
+    # half-width of the interval: t(0.975, 2) = 4.303 times sqrt(2 * 0.01^2)
     assert found.ends == pytest.approx((3 - 6.085, 3 + 6.085), abs=1e-2)
 
 

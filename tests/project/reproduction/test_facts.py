@@ -1,4 +1,4 @@
-"""Facts on published numbers name studies, pages and weights that exist."""
+"""Facts about published numbers name studies, pages and weights that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reproduction page is generated, and has each published number once."""
+"""The reproduction page is generated, and contains each published number once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def row(text: str, start: str) -> list[str]:
-    """The cells of the first row that begins so."""
+    """Returns the cells of the first table row that begins with `start`."""
     line = next(line for line in text.splitlines() if line.startswith(f"| {start} |"))
     return [cell.strip() for cell in line.strip("|").split(" | ")]
 
@@ -30,7 +30,7 @@ def section(title: str) -> str:
 
 
 def test_every_published_number_stands_on_the_page_once() -> None:
-    """A number that was run has a row, others are counted: in a line, or in a study's row."""
+    """A reproduced number has its own row; other numbers are counted in a line or a study's row."""
     read, known, kept = published.read_published(), facts.read(), record.read_reproduced()
     results = record.all_results(kept, known.kept)
     comparisons = compare_all(read, known, results, record.read_throughput())
@@ -53,7 +53,7 @@ def test_every_published_number_stands_on_the_page_once() -> None:
 
 
 def test_the_readme_counts_each_result_once(repository: Path) -> None:
-    """Its section is generated; counts and differences are those of the page's tables."""
+    """The section is generated; its counts and differences agree with the tables of the page."""
     readme = (repository / "README.md").read_text(encoding="utf-8")
     words = readme.partition("## Published numbers\n")[2].partition("\n## ")[0].strip()
     read = published.read_published(), facts.read(), record.read_reproduced()

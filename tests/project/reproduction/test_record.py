@@ -1,4 +1,4 @@
-"""The record of what was run: read from results folders, written without dates and places."""
+"""The record of completed runs is read from results folders, and contains no dates or paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bench/reproduction_page.py: from results folders to the record and the page."""
+"""bench/reproduction_page.py writes the record and the page from results folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.small_study import STUDY
 
 
 def run(*arguments: str | Path) -> str:
-    """Runs the script; returns its error, nothing if it succeeds."""
+    """Runs the script; returns its error message, or "" if it succeeds."""
     try:
         main([*map(str, arguments)])
     except SystemExit as stop:
@@ -26,7 +26,7 @@ def run(*arguments: str | Path) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The results of a study that is not under config/, and its file beside."""
+    """Returns a results folder of a study whose file is next to it, not under config/."""
     path = tmp_path / "results"
     cells = [paper_cell(path, dataset="cifar10", epsilon="0.5")]
     summarise_cells(cells, path / "summary" / "cifar10.parquet", study="mine")

@@ -1,4 +1,4 @@
-"""A working directory with images, in which `init` is run as on the command line."""
+"""A working directory with images, in which tests run `init` like on the command line."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ STUDY = "study.yaml"
 COUNTED = re.compile(r"(?m)^  (.+?) +([\d,]+) images: +([\d,]+) train, ([\d,]+) test")
 slowly = settings(
     max_examples=12,
-    phases=[Phase.generate],  # each draft takes 0.1 s, so to shrink one would take minutes
+    phases=[Phase.generate],  # a draft takes 0.1 s, so shrinking would take minutes
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
 @dataclass(frozen=True)
 class Drafted:
-    """What `init` prints and writes, read back."""
+    """The output and the study of `init`, parsed."""
 
     said: str
     text: str
@@ -37,7 +37,7 @@ class Drafted:
 
     @property
     def keys(self) -> dict[str, Any]:
-        """The keys of the only dataset, as YAML reads them."""
+        """The options of the only dataset, as YAML reads them."""
         (keys,) = yaml.safe_load(self.text)["datasets"].values()
         return dict(keys)
 
@@ -52,14 +52,14 @@ class Drafted:
 
     @property
     def counted(self) -> dict[str, tuple[int, int, int]]:
-        """The images of each class, and its units in train and in test, as they are printed."""
+        """Printed counts for each class: images, training units and test units."""
         return {
             name: (int(all_.replace(",", "")), int(train), int(test))
             for name, all_, train, test in COUNTED.findall(self.said)
         }
 
     def notes(self, kind: str = "note") -> list[str]:
-        """The lines of a kind: `note`, `warning`, `refused` or `names`."""
+        """Returns the lines of a kind: `note`, `warning`, `refused` or `names`."""
         lines = [line.partition(":") for line in self.said.splitlines()]
         return [text.strip() for start, _, text in lines if start == kind]
 
@@ -73,7 +73,7 @@ class Desk:
     capsys: pytest.CaptureFixture[str]
 
     def images(self, *paths: str, count: int = 12) -> None:
-        """Puts images into folders; `init` opens none, so their content does not matter."""
+        """Writes files into folders; their content is arbitrary, because `init` opens no image."""
         for path in paths:
             for number in range(count):
                 self.file(f"{path}/{number}.jpg")
@@ -88,7 +88,7 @@ class Desk:
         write_table(self.folder / path, rows, delimiter)
 
     def init(self, *arguments: str) -> str:
-        """Runs `init` and returns what it prints; its error where it ends with one."""
+        """Runs `init` and returns its output, or its error."""
         return self.run("init", *arguments)
 
     def run(self, *arguments: str) -> str:
@@ -97,7 +97,7 @@ class Desk:
         return printed if code == 0 else str(code)
 
     def draft(self, *arguments: str) -> Drafted:
-        """Runs `init`, and holds its study against `check`, which refuses what it announced."""
+        """Runs `init`; checks that `check` refuses its study only if `init` announced that."""
         said = self.init(*arguments, "--output", STUDY, "--force")
         assert not said.startswith("dpprobe: "), said
         text = (self.folder / STUDY).read_text(encoding="utf-8")
@@ -108,7 +108,7 @@ class Desk:
         return drafted
 
     def refuse(self, *arguments: str) -> str:
-        """Runs `init`, which must end with one line and write nothing; returns the line."""
+        """Runs `init`, which must fail with one line and write nothing; returns the line."""
         before = {*self.folder.rglob("*")}
         said = self.init(*arguments)
         assert said.startswith("dpprobe: "), said
@@ -117,7 +117,7 @@ class Desk:
         return said.removeprefix("dpprobe: ")
 
     def study(self, file: str, *, check_classes: bool = True) -> Study:
-        """Reads a study as a start of Snakemake does; as `init` does without its classes."""
+        """Reads a study as Snakemake does at its start; `init` does so without checking classes."""
         study = load_study(yaml.safe_load((self.folder / file).read_text(encoding="utf-8")))
         check_study(study, check_classes=check_classes)
         return study
@@ -134,7 +134,7 @@ def desk(
 
 
 def lesions(count: int = 60, **more: Any) -> list[dict[str, Any]]:
-    """Rows of a table: a malignant one in eleven, two images a patient."""
+    """Returns table rows with two images per patient; every eleventh image is malignant."""
     return [
         {
             "file": f"files/{number}.jpg",

@@ -1,4 +1,4 @@
-"""The backbone of a draft: a checkpoint, weights of the Hub's cache, or none of both."""
+"""A draft's backbone is a checkpoint, cached weights from the Hub, or wavelets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.draft.conftest import Desk
 
 MODELS = timm.list_models()
 HUB = "https://huggingface.co/"
-# The catalog's backbones whose weights are in a repository of the Hub, in its order.
+# The catalog's backbones with weights in a repository of the Hub, in catalog order.
 ON_THE_HUB = {
     name: str(entry["source"]).removeprefix(HUB)
     for name, entry in catalog.backbone_entries().items()
@@ -31,7 +31,7 @@ ON_THE_HUB = {
 
 @pytest.fixture
 def folder(desk: Desk) -> Desk:
-    """Networks are looked at in this process: to start another takes seconds."""
+    """Describes networks in this process: starting another takes seconds."""
     describe_here(desk.monkeypatch)
     desk.images("x/a", "x/b", count=30)
     return desk
@@ -50,7 +50,7 @@ def save(desk: Desk, model: str, file: str, **arguments: Any) -> str:
 def test_a_checkpoint_is_drafted_with_timm_s_features_and_preprocessing(
     folder: Desk, model: str, file: str
 ) -> None:
-    """Named by the file, or by `--model` with a tag."""
+    """The network's name comes from the file's name, or from `--model` with a tag."""
     checkpoint = save(folder, model, f"{file}.safetensors", num_classes=3)
     asked = f"{model}.r160_in1k" if file == "w" else model
     drafted = folder.draft("x", "--checkpoint", checkpoint, *(["--model", asked] * (file == "w")))
@@ -71,7 +71,7 @@ def test_a_checkpoint_is_drafted_with_timm_s_features_and_preprocessing(
 
 
 def test_preprocessing_that_a_file_states_is_written(folder: Desk) -> None:
-    """With the network's arguments, but not with timm's values."""
+    """The network's arguments are written too, but not timm's default preprocessing."""
     stated = {"mean": [0.5] * 3, "std": [0.4] * 3, "interpolation": "bilinear", "crop_pct": 1.0}
     arguments = {"global_pool": "avg", "num_classes": 3}
     values = {"architecture": "test_vit", "model_args": arguments, "pretrained_cfg": stated}
@@ -89,7 +89,7 @@ def test_preprocessing_that_a_file_states_is_written(folder: Desk) -> None:
 
 
 REFUSED: dict[str, list[str]] = {
-    # what the file of test_vit's name has; what the error names
+    # the content of test_vit.safetensors; words in the error
     "weights of test_resnet": ["--checkpoint: test_vit.safetensors: "],
     "a picture": ["--checkpoint: test_vit.safetensors: this is a PNG image", "name a .safetensors"],
     "a bad mean": ["config.json: states values of no use", "mean: 'x'", "correct or remove"],
@@ -99,7 +99,7 @@ REFUSED: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("fault", REFUSED)
 def test_weights_that_do_not_load_are_refused(folder: Desk, fault: str) -> None:
-    """No line names an option that `init` does not have."""
+    """The error names no option that `init` does not have."""
     checkpoint = save(
         folder, "test_resnet" if "resnet" in fault else "test_vit", "test_vit.safetensors"
     )
@@ -123,9 +123,9 @@ def test_a_checkpoint_s_network_is_the_longest_name_of_timm(
     model: str, rest: str, *, capitals: bool
 ) -> None:
     file = model.upper() + rest if capitals else model + rest
-    stem = file.lower().partition(".")[0]  # timm reads what follows a dot as a tag of weights
+    stem = file.lower().partition(".")[0]  # in timm, a tag of weights follows the dot
     starts = (stem[:end] for end in range(len(stem), 0, -1))
-    longest = next(start for start in starts if timm.is_model(start))  # also an older name
+    longest = next(start for start in starts if timm.is_model(start))  # or an older name
     assert available_backbone._find_model(Path("some", file)) == longest
 
 
@@ -139,7 +139,7 @@ def test_a_network_of_the_hub_gets_a_name_that_a_study_may_have(folder: Desk) ->
 
 
 def test_the_catalog_s_first_cached_backbone_is_chosen(folder: Desk) -> None:
-    """Whichever others the cache has; wavelets if it has none."""
+    """The choice does not depend on other cached backbones; with an empty cache it is wavelets."""
     chosen = available_backbone.choose_backbone(None, None)
     assert chosen.keys == {"family": "scattering", "size": 32, "color": "rgb", "project": 512}
     assert (chosen.name, chosen.dimension, chosen.pretrained) == ("scattering", 512, False)

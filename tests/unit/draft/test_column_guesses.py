@@ -1,4 +1,4 @@
-"""Limits and precedence of guesses; what they become in a study is tested with tables."""
+"""Limits and precedence of guesses for columns; tests with tables cover the resulting studies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def column_of(values: Iterable[str]) -> Column:
 
 
 def columns_of(**values: str) -> dict[str, Column]:
-    """Columns by name, whose values are joined by spaces; `_` is blank."""
+    """Returns columns by name, from values that are joined by spaces; `_` is a blank."""
     return {
         name: column_of(one.replace("_", "") for one in words.split())
         for name, words in values.items()
@@ -40,7 +40,7 @@ def test_a_column_knows_its_values_blanks_and_first_rows(values: list[str]) -> N
 
 @pytest.mark.parametrize("count", [1000, 1001])
 def test_classes_are_at_most_a_thousand(count: int) -> None:
-    """A usual column of more is passed over; one that is named is refused."""
+    """A usual column with more classes is skipped; one that the user names is refused."""
     columns = {"label": column_of(map(str, range(count))), "y": column_of("ab")}
     assert columns["label"].many == (count > 1000)
     assert guesses.guess_label(columns) == ("label" if count == 1000 else "y")

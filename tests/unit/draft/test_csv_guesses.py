@@ -1,4 +1,4 @@
-"""A table becomes a study that has its rows, classes, people, groups, split and images."""
+"""A drafted study has its table's rows, classes, people, groups, split and images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.sources import prepare
 from tests.unit.draft.conftest import Desk, lesions, slowly
 
 TABLE = "scans/lesions.csv"
-# Words that YAML would read as something else, or not at all.
+# Words that YAML would read as other values, or not at all.
 HARD = (
     *("yes", "no", "null", "~", "true", "1e3", "0x1F", "2024-01-01", "12:30:00", "- a", "b: c"),
     *("# d", "{e}", "'", '"', "%", "@g", "&h", "*i", "!j", ">", "?", "é", "日本", "k ", "-1", "=m"),
@@ -34,7 +34,7 @@ def scans(desk: Desk) -> Desk:
 
 @st.composite
 def tables(draw: st.DrawFn) -> pd.DataFrame:
-    """Rows of some classes, of people who have images of several classes."""
+    """Draws tables with several classes, in which people have images of several classes."""
     words = draw(st.lists(names, min_size=2, max_size=5))
     classes = [f"{letter}{word}" for letter, word in zip("vwxyz", words, strict=False)]
     more = draw(st.lists(st.sampled_from(classes), min_size=15, max_size=70))
@@ -56,7 +56,7 @@ def write(desk: Desk, frame: pd.DataFrame, path: str = TABLE, delimiter: str = "
 def test_the_study_has_the_table_s_rows_classes_and_people(
     scans: Desk, frame: pd.DataFrame
 ) -> None:
-    """As pandas counts them; each person is on one side of the split."""
+    """Counts equal those of pandas, and each person is on one side of the split."""
     drafted = scans.draft(write(scans, frame))
     classes, people = frame.dx.value_counts(), frame.patient.nunique()
     assert drafted.keys["class_names"] == sorted(classes.index)
@@ -71,7 +71,7 @@ def test_the_study_has_the_table_s_rows_classes_and_people(
     ratio = classes.max() / classes.min()
     assert f"imbalance:   {ratio:.1f} to 1; " in drafted.said
     assert drafted.dataset.metric == ("macro_accuracy" if ratio > 2 else None)
-    # the mean over people of the share of the largest class among a person's images
+    # the share of the largest class among each person's images, averaged over people
     shares = pd.crosstab(frame.patient, frame.dx, normalize="index").mean()
     if ratio > 2:
         assert f"an accuracy of {100 * shares.max():.1f}% (mean over patients)" in drafted.said
@@ -100,7 +100,7 @@ def test_the_printed_counts_are_those_of_the_tables_that_a_run_makes(desk: Desk)
 
 
 def rows_of(count: int = 60, /, **columns: Any) -> pd.DataFrame:
-    """Rows with a file and what each column's function returns for the row's number."""
+    """Returns rows with a file, and columns computed by functions of the row number."""
     values = {name: [of(n) for n in range(count)] for name, of in columns.items()}
     return pd.DataFrame({"file": [f"files/{n}.jpg" for n in range(count)]} | values)
 
@@ -111,7 +111,7 @@ def half(n: int) -> str:
 
 @pytest.mark.parametrize("column", ["patient_id", "PatientID", "Patient-Id", "subject", "MRN"])
 def test_a_column_named_after_people_is_the_unit_of_privacy(scans: Desk, column: str) -> None:
-    """Rather than the lesion, of which a person has several."""
+    """It is preferred over the lesion, of which a person may have several."""
     frame = rows_of(label=half, lesion_id=lambda n: n // 2, **{column: lambda n: f"p{n // 5}"})
     drafted = scans.draft(write(scans, frame))
     assert drafted.keys["unit_column"] == column
@@ -156,7 +156,7 @@ def test_named_columns_come_before_guesses(scans: Desk, chosen: list[str]) -> No
 
 
 def test_groups_are_columns_of_few_values(scans: Desk) -> None:
-    """Ages in ranges, words without their case, and no column of one or of many values."""
+    """Ages are binned, words ignore case, and columns with one or many values are skipped."""
     frame = rows_of(
         label=half,
         Age=lambda n: n if n % 9 else "unknown",
@@ -188,7 +188,7 @@ def test_groups_are_columns_of_few_values(scans: Desk) -> None:
 def test_a_column_of_splits_is_the_split(
     scans: Desk, words: str, train: list[str], test: list[str]
 ) -> None:
-    """Also beside a second file."""
+    """The column also wins over a second file."""
     parts = words.split()
     frame = rows_of(label=half, Set=lambda n: parts[n // 2 % len(parts)])
     scans.file("scans/test.csv", "file,label\nfiles/0.jpg,a\n")
@@ -209,7 +209,7 @@ def test_a_second_file_is_the_test_split(scans: Desk) -> None:
 
 
 PLACES = {
-    # the table, the column of images and its values; the image files; further words
+    # the table, the image column and its values; the image files; further words
     "beside": ("t.csv", "path", "{n}.jpg", "{n}.jpg", ""),
     "without an ending": ("in/t.csv", "id", "{n}", "in/{n}.PNG", ""),
     "in a folder that is not named": ("in/t.csv", "image_id", "{n}", "in/deep/{n}.png", ""),
@@ -231,7 +231,7 @@ def test_the_study_finds_each_image(desk: Desk, place: str) -> None:
     values = [value.format(n=n) for n in range(40)]
     frame = pd.DataFrame({column: values, "y": [half(n) for n in range(40)]})
     if column in ("path", "id", "file"):
-        frame["image"] = ""  # a usual name too, but of nothing
+        frame["image"] = ""  # a usual name, but an empty column
     drafted = desk.draft(write(desk, frame, table), *words.split())
     keys = drafted.keys
     template = keys.get("path_template", f"{{{keys.get('path_column')}}}")
@@ -244,7 +244,7 @@ def test_the_study_finds_each_image(desk: Desk, place: str) -> None:
 
 
 def test_images_in_two_folders_are_one_dataset(desk: Desk) -> None:
-    """As HAM10000 comes: the ids do not tell the folder, nor does the split depend on it."""
+    """As in HAM10000: neither do ids reveal the folder, nor does the split depend on the folder."""
     rows = lesions(50)
     for number, row in enumerate(rows):
         row["image_id"] = Path(row.pop("file")).stem
@@ -271,7 +271,7 @@ def test_images_in_two_folders_are_one_dataset(desk: Desk) -> None:
 
 
 def test_a_linked_folder_is_left_by_its_real_parent(desk: Desk) -> None:
-    """`link/..` is not the folder that has the link."""
+    """`link/..` is not the folder that contains the link."""
     desk.images("deep/files", count=60)
     write(desk, rows_of(label=half), "deep/real/t.csv")
     (desk.folder / "link").symlink_to("deep/real")
@@ -286,7 +286,7 @@ def test_a_linked_folder_is_left_by_its_real_parent(desk: Desk) -> None:
 def test_several_columns_of_0_and_1_are_labels_of_an_image(
     scans: Desk, zero: str, one: str
 ) -> None:
-    """Which are no people, groups or splits, whatever else the table has."""
+    """Such columns are not used as people, groups or splits, whatever other columns exist."""
     frame = rows_of(
         nev=lambda n: (zero, one)[n % 2],
         mel=lambda n: (zero, one)[n % 3 == 0],
@@ -310,7 +310,7 @@ def test_several_columns_of_0_and_1_are_labels_of_an_image(
 
 HEAD, ROW = "file,label\n", "files/0.jpg,a\n"
 REFUSED: list[tuple[str, str, list[str]]] = [
-    # the table's text, further words; what the error names
+    # the table's text, further words; words in the error
     ("file,kind\n" + ROW, "", [TABLE, "no column has a usual name for labels", "file, kind"]),
     ("scan,label\n0,a\n1,b\n", "", [TABLE, "for images", "with --image: scan, label"]),
     (HEAD + 2 * ROW, "", [TABLE, "two to 1000 values", "--label: file, label"]),

@@ -1,4 +1,4 @@
-"""A folder becomes a study that has its files, classes and split."""
+"""A drafted study has its folder's files, classes and split."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(desk: Desk, counts: dict[str, int]) -> str:
 @slowly
 @given(counts=classes)
 def test_the_study_has_the_folder_s_files_and_classes(desk: Desk, counts: dict[str, int]) -> None:
-    """Without what is hidden or no image; a release's test splits them by name."""
+    """Hidden files and other files are ignored; the test split is drawn by name."""
     counts = counts | {"benign": 32}
     place = folder(desk, counts | {".thumbs/x": 5})
     drafted = desk.draft(place)
@@ -59,7 +59,7 @@ def test_the_study_has_the_folder_s_files_and_classes(desk: Desk, counts: dict[s
 def test_folders_of_a_split_are_the_split(
     desk: Desk, parts: list[dict[str, int]], names: str
 ) -> None:
-    """Counted together, and never split anew. The first folder needs all classes."""
+    """Counts cover both folders, and no new split is drawn. The first folder needs all classes."""
     train, test = parts[0] | dict.fromkeys(parts[1], 7), parts[1]
     first, second = names.split()
     place = folder(
@@ -79,7 +79,7 @@ def test_folders_of_a_split_are_the_split(
 
 
 REFUSED = {
-    # files; what the error names, after the folder
+    # files; words in the error, after the folder
     "": ["no image (.bmp, ", "name a folder that has one folder per class"],
     "a/notes.txt b/notes.txt": ["no image (.bmp, ", "one folder per class"],
     "0.jpg 1.jpg": ["2 images but no class folder", "put each image into a folder", "a CSV"],

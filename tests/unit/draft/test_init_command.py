@@ -1,4 +1,4 @@
-"""The command around the looks: backbones, folders, and files that it must not touch."""
+"""`init` writes only its own file, accepts any folder, and prints commands that run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_nothing_is_written_among_the_images(folder: Desk) -> None:
 
 
 def test_the_last_line_runs_what_was_written(folder: Desk) -> None:
-    """In a folder that is no clone; planned, not run."""
+    """The folder is not a clone; the run is planned but not executed."""
     printed = folder.init("x")
     program, *words = shlex.split(printed.splitlines()[-1].partition("run:  ")[2])
     assert program == "dpprobe"
@@ -52,7 +52,7 @@ def test_the_last_line_runs_what_was_written(folder: Desk) -> None:
 
 @pytest.mark.parametrize("place", ["data", "data/lesions", "results", "2024", "null", "a\nb"])
 def test_folders_of_any_name_become_a_study(desk: Desk, place: str) -> None:
-    """Also folders in which studies write, names that YAML reads as no text, and line breaks."""
+    """Also works for folders that studies write, and names with line breaks or a YAML meaning."""
     desk.images(f"{place}/a", "elsewhere/b", count=30)
     (desk.folder / place / "b").symlink_to(
         "/".join([".."] * len(place.split("/")) + ["elsewhere/b"])
@@ -80,7 +80,7 @@ def test_all_that_is_commented_out_can_be_taken(desk: Desk, rare: int) -> None:
 
 
 def taken(desk: Desk, file: str) -> Study:
-    """A study once the comment of each entry is taken away."""
+    """Returns the study after the comment signs of all entries are removed."""
     text = (desk.folder / file).read_text()
     entry = r"(?m)^( *)# (\w+:(?: #.*)?(?:\n\1#   .*)+)"
     text = re.sub(entry, lambda m: re.sub(rf"(?m)^{m[1]}# ", m[1], m[0]), text)
@@ -91,7 +91,7 @@ def taken(desk: Desk, file: str) -> Study:
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_no_label_moves_what_a_release_publishes(desk: Desk, classes: int) -> None:
-    """One image more or less changes the metric of tables, which is no part of a bundle."""
+    """An extra image changes the metric of the tables, which is not part of a bundle."""
     written = {}
     for count in (24, 25):
         desk.images(*(f"{count}/x/{name}" for name in "abc"[: classes - 1]))
@@ -122,7 +122,7 @@ def test_files_of_vectors_lead_to_their_source(desk: Desk, name: str) -> None:
 
 @pytest.mark.parametrize("words", ["x/ --output studies/deep/er.yml", "~/x --output b c.yaml"])
 def test_the_command_in_the_file_writes_it_again(folder: Desk, words: str) -> None:
-    """Also from a folder of the home, into a folder that is not there, and twice."""
+    """Works with paths in the home folder, with a missing output folder, and repeatedly."""
     folder.monkeypatch.setenv("HOME", str(folder.folder))
     place, option, output = words.split(" ", 2)
     for file in ("x/a/more.jpg", "workflow/schemas/study.schema.json"):

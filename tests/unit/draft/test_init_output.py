@@ -1,4 +1,4 @@
-"""What `init` says of accuracy is what `dpprobe plan` says."""
+"""`init` predicts the same accuracy as `dpprobe plan`."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def test_the_accuracies_are_those_of_the_command_that_is_named(
     assert ("--majority" in asked) == (large > 2 * small)
     few = [re.findall(r"Too few .*", text) for text in (said, table)]
     assert len(few[0]) == len(few[1])
-    if "--majority" not in asked:  # which is rounded
+    if "--majority" not in asked:  # whose value is rounded
         assert few[0] == few[1]

@@ -1,4 +1,4 @@
-"""Folders of vectors with one file per item, and the tables that name them."""
+"""Folders with one file of vectors per item, and their tables, become studies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HIDDEN = "    # "
 
 
 def put_items(desk: Desk, patches: int, folder: str = "uni", **arrays: Any) -> None:
-    """60 files of slides of 30 patients, with vectors of 4 numbers, and their table."""
+    """Writes 60 files of slides of 30 patients, with vectors of 4 numbers, and their table."""
     (desk.folder / folder).mkdir()
     random = np.random.default_rng(0)
     for number in range(60):

@@ -1,4 +1,4 @@
-"""A parquet file becomes a study that has its rows, classes, people, groups and split."""
+"""A drafted study has its parquet file's rows, classes, people, groups and split."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LABELS = [n % 2 for n in range(60)]
 
 
 def write(desk: Desk, path: str = FILE, names: Any = None, **columns: Any) -> str:
-    """Writes columns; by default with images and labels. `init` opens no image."""
+    """Writes columns, by default including images and labels; `init` opens no image."""
     usual = {"image": [{"bytes": b"x", "path": None}] * 60, "label": LABELS}
     table = pa.table({name: each for name, each in (usual | columns).items() if each is not None})
     told = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
@@ -34,7 +34,7 @@ def write(desk: Desk, path: str = FILE, names: Any = None, **columns: Any) -> st
 @settings(slowly, max_examples=8)
 @given(st.data())
 def test_the_study_has_the_file_s_rows_classes_and_people(desk: Desk, data: st.DataObject) -> None:
-    """The same as of the same rows in a table, in any order of columns."""
+    """The study equals that of a CSV table with the same rows, for any order of columns."""
     classes = data.draw(st.lists(st.sampled_from("abcde"), min_size=2, max_size=5, unique=True))
     numbers = st.integers(0, len(classes) - 1)
     labels = [*range(len(classes)), *data.draw(st.lists(numbers, min_size=20, max_size=50))]

@@ -1,4 +1,4 @@
-"""Facts of a dataset that `init` looked at, and the names that it gives."""
+"""Facts about a dataset that `init` has read, and the names that `init` derives from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.draft.conftest import Desk
 
 
 def test_studies_are_named_after_their_data(desk: Desk) -> None:
-    """Not as the folders of dpprobe's own files."""
+    """Names of dpprobe's own folders are avoided."""
     desk.monkeypatch.setenv("HOME", str(desk.folder))
     desk.images("lesions/images", "2024/Data", "a.b", "results", count=1)
     names = {
@@ -38,7 +38,7 @@ def test_studies_are_named_after_their_data(desk: Desk) -> None:
 
 @given(st.lists(st.text(max_size=9), max_size=3))
 def test_a_name_has_small_letters_digits_and_single_underscores(words: list[str]) -> None:
-    """Such a name is final: naming it again changes nothing."""
+    """Normalising a name twice changes nothing."""
     name = name_of(words)
     assert re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", name)
     assert name_of([name]) == name

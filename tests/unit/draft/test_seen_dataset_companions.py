@@ -1,4 +1,4 @@
-"""Companions of pictures from `init` over `check` to the split tables of a run."""
+"""Companion images, such as masks, are handled by `init`, by `check` and in split tables."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ NUMBERS = range(1, 21)
 
 
 def prepared(keys: dict[str, Any]) -> int:
-    """Makes the split tables, and returns the number of their rows."""
+    """Makes the split tables, and returns their total number of rows."""
     prepare_dataset(dataset_options(keys), Path("tables"))
     splits = json.loads(Path("tables/dataset.json").read_text())["splits"]
     return sum(split["rows"] for split in splits.values())
 
 
 def check_said(desk: Desk, keys: dict[str, Any]) -> str:
-    """Returns what `check` says of the drafted study with other keys of its dataset."""
+    """Returns the output of `check` for the drafted study with other options of its dataset."""
     values = yaml.safe_load((desk.folder / STUDY).read_text())
     (name,) = values["datasets"]
     values["datasets"][name] = keys
@@ -41,7 +41,7 @@ def check_said(desk: Desk, keys: dict[str, Any]) -> str:
 
 
 def joined(read: Callable[[], Any]) -> Callable[[], Any]:
-    """Returns both streams as one, because warnings are on the second."""
+    """Returns a reader that joins both streams, because warnings are on standard error."""
 
     def both() -> Any:
         captured = read()
@@ -72,7 +72,7 @@ def folder(part: str, numbers: Sequence[int] = NUMBERS) -> list[str]:
 def test_masks_and_previews_are_left_out_or_refused(
     desk: Desk, part: str, word: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """BUSI: two classes of 20 pictures, each with a mask beside it."""
+    """The data resembles BUSI: two classes of 20 pictures, each with a mask in the same folder."""
     write_images(desk.folder, folder(part))
     drafted = desk.draft("x")
     assert drafted.keys["companions"] == [word]
@@ -113,7 +113,7 @@ def test_copies_are_told_and_left_out_by_the_draft(
 
 
 def test_pairs_on_both_sides_are_counted(desk: Desk) -> None:
-    """The last five of 20 masks of each class are in the test part, and their pictures are not."""
+    """The last five masks of each class are in the test part, but their pictures are not."""
     parts = [
         f"x/{part}/{kind}/{number}{end}.png"
         for kind in "ab"
@@ -142,7 +142,7 @@ def test_a_folder_of_masks_beside_the_classes_is_no_class(desk: Desk) -> None:
 
 
 def lesions(copies: int = 10) -> list[dict[str, str]]:
-    """HAM10000: lesions with up to ten copies each, in one folder, and one table."""
+    """Returns a table like HAM10000: lesions with up to ten copies each, in one folder."""
     return [
         {
             "image": f"img/ISIC_{number:07}{end}.png",
@@ -168,7 +168,7 @@ def test_copies_in_a_table(desk: Desk, caplog: pytest.LogCaptureFixture) -> None
     assert prepared(undecided) == len(rows)
     (told,) = [line for line in caplog.messages if "companions" in line]
     check_tokens(told, copies, len(rows), "companions: [transformed]", "unit_column")
-    # With the lesion as the unit, copies are images of one unit, on one side.
+    # With lesions as units, a lesion's copies belong to one unit, on one side of the split.
     write_table(desk.folder / "b.csv", rows)
     drafted = desk.draft("b.csv", "--patient", "lesion")
     caplog.clear()
@@ -198,7 +198,7 @@ def test_the_option_changes_tables_only_if_it_is_written() -> None:
     words = dataset_options({"source": "imagefolder", "path": "x", "companions": ["mask"]})
     assert "companions" not in plain.preparation_params()
     assert words.preparation_params()["companions"] == ["mask"]
-    assert plain.image_params() == words.image_params()  # a ledger has the same people
+    assert plain.image_params() == words.image_params()  # a ledger sees the same people
 
 
 def parquet_keys(folder: Path, names: Sequence[str], column: str) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def test_masks_in_a_parquet_file_are_left_out_by_the_draft(desk: Desk) -> None:
 def test_a_class_named_like_masks_is_warned_of_and_a_class_of_masks_is_not(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Faces with masks are pictures; the names of `mask` beside `hat` do not tell."""
+    """Photos of faces with masks are no companions; class names `mask` and `hat` are ambiguous."""
     for number, (classes, told) in enumerate(
         {("mask", "no_mask"): 0, ("with_mask", "without_mask"): 0, ("mask", "hat"): 1}.items()
     ):

@@ -1,4 +1,4 @@
-"""The text of a draft: YAML that says what was meant, comments, delta, and a release to come."""
+"""A draft's text is valid YAML with the intended values, comments, delta and a future release."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ scalars = st.one_of(texts, st.booleans(), st.integers(), st.floats(allow_nan=Fal
     indent=st.sampled_from([0, 4]),
 )
 def test_an_entry_is_read_as_it_was_given(key: str, value: Any, indent: int) -> None:
-    """At its depth: the names of a mapping's parts may be any text."""
+    """Values survive at each indentation, and the keys of a mapping may be any text."""
     lines = write_entry("key", {key: value} if isinstance(value, str) else value, indent=indent)
     assert all(line.startswith(" " * indent) for line in lines)
     text = "".join(f"{line}\n" for line in lines)
@@ -55,7 +55,7 @@ def test_delta_is_the_largest_power_of_ten_below_a_tenth_of_one_over_n(n: int) -
 
 
 def test_delta_follows_from_the_training_patients_not_from_the_images(desk: Desk) -> None:
-    """About 4,000 of the 5,005 patients with 10,010 images are training patients."""
+    """About 4,000 of the 5,005 patients, who have 10,010 images, are training patients."""
     desk.table("files.csv", lesions(10_010))
     desk.file("files/0.jpg")
     assert desk.draft("files.csv").study.delta == 1e-5
@@ -67,7 +67,7 @@ def test_delta_follows_from_the_training_patients_not_from_the_images(desk: Desk
 def test_a_release_has_a_result_with_the_test_images_that_are_named(
     desk: Desk, classes: int, metric: str
 ) -> None:
-    """In 95% of releases; each class's count has noise of sqrt(2) / mu (Dong et al. 2022)."""
+    """This holds in 95% of releases; each class count has noise sqrt(2) / mu (Dong et al. 2022)."""
     desk.images(*(f"x/c{number}" for number in range(classes)), count=20)
     text = desk.draft("x").text
     assert f"metric: {metric}}}" in text
@@ -86,7 +86,7 @@ def test_a_release_has_a_result_with_the_test_images_that_are_named(
 
 
 def test_results_and_data_are_outside_the_images(desk: Desk) -> None:
-    """Studies of one folder share its data, but not their results."""
+    """Studies of the same folder share their data, but not their results."""
     desk.images("data/lesions/a", "data/lesions/b", count=30)
     study = desk.draft("data/lesions").study
     assert (study.results_dir, study.data_dir) == ("results/study", "dpprobe_data/lesions")
@@ -104,7 +104,7 @@ def test_results_and_data_are_outside_the_images(desk: Desk) -> None:
 def test_the_public_images_that_a_comment_declares_are_accepted(
     desk: Desk, place: str, balanced: bool
 ) -> None:
-    """`Desk.study` refuses what `dpprobe check` refuses."""
+    """`Desk.study` refuses the same studies as `dpprobe check`."""
     desk.images(f"{place}/a", count=30 if balanced else 90)
     desk.images(f"{place}/b", count=30)
     drafted = desk.draft(place)

@@ -1,4 +1,4 @@
-"""Studies of clip-retrieval's parts and of parquet files with vectors."""
+"""Output of clip-retrieval, and parquet files with vectors, become studies."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import yaml
 
 from tests.unit.draft.conftest import Desk
 
-ROWS, WIDTH, PARTS = 6, 4, 12  # more than ten parts, so that an order by text is another
+ROWS, WIDTH, PARTS = 6, 4, 12  # with more than ten parts, order by text is wrong
 
 
 def rows_of(part: int, **more: Any) -> dict[str, Any]:
-    """A part's table: labels by the row's number, two rows per patient."""
+    """Returns a part's table: labels alternate by row number, with two rows per patient."""
     numbers = range(part * ROWS, (part + 1) * ROWS)
     return {
         "image_path": [f"{number}.jpg" for number in numbers],
@@ -27,7 +27,7 @@ def rows_of(part: int, **more: Any) -> dict[str, Any]:
 
 
 def put_parts(desk: Desk, folder: str = "{0}/{0}_", names: Any = ("img_emb",), **more: Any) -> None:
-    """Files as clip-retrieval writes them: float16 vectors and tables, by part."""
+    """Writes parts in clip-retrieval's format: float16 vectors, and tables."""
     for part in range(PARTS):
         for name in (*names, "metadata"):
             path = desk.folder / "laion" / f"{folder.format(name)}{part}.npy"
@@ -52,7 +52,7 @@ def keys_of(desk: Desk, file: str) -> dict[str, Any]:
 
 
 def confirm(desk: Desk, file: str) -> str:
-    """Completes the declaration as a person does; returns what `check` prints."""
+    """Completes the declaration as a user would; returns the output of `check`."""
     text = (desk.folder / file).read_text()
     for key in ("model", "each"):
         text = text.replace(f"    # {key}", f"    {key}")
@@ -133,7 +133,7 @@ def test_parquet_files_of_vectors_are_recognised(
 
 
 def test_a_column_of_vectors_is_named_beside_images(desk: Desk) -> None:
-    """A file with images is read as images unless the user names its vectors."""
+    """A file with images is read as images unless the user names its vector column."""
     numbers = [row % 2 for row in range(ROWS)]
     put_parquet(
         desk,

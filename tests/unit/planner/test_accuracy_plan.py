@@ -1,4 +1,4 @@
-"""A plan: the setting, its alternatives, and the scale of its accuracies."""
+"""A plan describes the setting, its alternatives, and the range of possible accuracies."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_what_is_needed_is_measured_from_the_majority_class(n: int, majority: fl
     floor = (majority - 0.25) / 0.65
     assert plan.scale.floor == pytest.approx(floor)
     assert plan.too_few == too_few(setting, floor=floor)
-    # halfway from the majority class to the non-private head
+    # the middle between the majority class and the non-private head
     assert plan.would_do == n_to_keep(setting, (1 + floor) / 2)
     assert plan.n_within == {k: n_to_keep(setting, 1 - k / 65) for k in (5, 2)}
 

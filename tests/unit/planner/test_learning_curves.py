@@ -1,4 +1,4 @@
-"""The stored curves, and the law that joins them."""
+"""The stored learning curves, and the law fitted to them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_most_fits_of_the_stored_curves_lie_within_the_range() -> None:
 
 
 def _within(stored: Curves, source: str) -> float:
-    """The part of a source's fits within the range of the law."""
+    """Returns the share of a source's fits within the range of the law."""
     shares = []
     for curve in (each for each in stored.curves if each["source"] == source):
         held = []

@@ -1,4 +1,4 @@
-"""Months: noise of each way, and what the table and the JSON say."""
+"""Plans for several months have the noise of each way to release, as a table and as JSON."""
 
 from __future__ import annotations
 

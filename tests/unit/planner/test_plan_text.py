@@ -1,4 +1,4 @@
-"""What people read of a plan: its table, its warnings and its notes."""
+"""A plan's text has a table, warnings and notes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HALF = Kept(low=0.25, expected=0.5, high=1.0, beyond=0)
 
 
 def made(**changes: Any) -> PlanForPeople:
-    """A plan whose head keeps half of a lead from 25% to 75%: 37%, 50% or 75%."""
+    """Returns a plan whose head keeps half of a lead from 25% to 75%: 50% (range 37% to 75%)."""
     values: dict[str, Any] = {
         "setting": SETTING,
         "scale": Scale(chance=0.25, majority=0.25, ceilings=(0.75,), given=True),
@@ -47,7 +47,7 @@ def test_the_table_has_the_kept_lead_and_the_accuracy_of_each_choice() -> None:
         "lead kept",
         "if non-private is 75%",
     ]
-    # 25% + 0.25, 0.5 and 1 times 50 points
+    # 25% plus 0.25, 0.5 and 1 times 50 points
     assert re.split(r"\s{2,}", row) == ["this", "3,000", "1", "50% (25 to 100)", "50% (38 to 75)"]
     text = "\n".join(lines)
     assert "Images needed for a loss against a non-private baseline of 75%:" in text
@@ -72,7 +72,7 @@ def test_choices_that_do_not_beat_the_majority_class_are_named_under_each_baseli
         Choice(label="this", n=3000, epsilon=1.0, kept=HALF),
         Choice(label="2x images", n=6000, epsilon=1.0, kept=more),
     )
-    # half of the lead: 50% at a ceiling of 75%, 62.5% at one of 100%; nine tenths: 70%, 92.5%
+    # half of the lead: 50% for a ceiling of 75%, 62.5% for 100%; nine tenths: 70% and 92.5%
     scale = Scale(chance=0.25, majority=0.7, ceilings=(0.75, 1.0), given=False)
     text = plan_in_words(made(choices=choices, scale=scale))
     assert re.search(r"50% \(38 to 75\) +62% \(44 to 100\)\n", text), (

@@ -1,4 +1,4 @@
-"""Predictions: they rise with images and budget, and refuse what cannot be."""
+"""Predictions increase with images and budget; impossible values are refused."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_settings_beyond_the_measured_signals_are_told() -> None:
 
 @pytest.mark.parametrize("n", [100, 1000, 10_000])
 def test_more_noise_is_as_a_smaller_mu(n: int) -> None:
-    """The signal has log n and a log mu: 2^a times the units make up for twice the noise."""
+    """The signal depends on log n + a log mu: 2^a times the units compensate twice the noise."""
     law = read_curves().law
     doubled = predict(SETTING.with_n(round(n * 2**law.mu)), noise=2.0)
     assert doubled.expected == pytest.approx(predict(SETTING.with_n(n)).expected, abs=2e-3)

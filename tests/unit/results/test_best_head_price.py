@@ -1,4 +1,4 @@
-"""What publishing the best of several private cells costs."""
+"""The price of publishing the best of several private cells."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def planned(options: dict[str, Any], folder: Path) -> Plan:
 
 
 def stated(folder: Path, *candidates: dict[str, Any]) -> tuple[list[Path], list[Plan]]:
-    """Writes the statements of these candidates, and returns them with their plans."""
+    """Writes the statements of these candidates; returns their paths and plans."""
     plans = [planned(options, folder) for options in candidates]
     paths = [folder / f"{index}/privacy.json" for index in range(len(plans))]
     for path, plan, options in zip(paths, plans, candidates, strict=True):
@@ -89,7 +89,7 @@ def test_a_search_is_composed_with_the_others(tmp_path: Path) -> None:
     alone = accountants.price_together(tuned[0].mechanisms, DELTA, SEEDS, tuned[0].selection)
     assert plans[0].selection is not None
     assert alone < price(paths)
-    # Less than if all of its ten trials, on average, had been published.
+    # Cheaper than if all trials (ten on average) had been published.
     heads = [item.repeat_count(10 * SEEDS) for plan in plans for item in plan.mechanisms]
     assert price(paths) < accountants.compute_epsilon(heads, DELTA, "rdp")
 

@@ -1,4 +1,4 @@
-"""The best private result of a dataset and epsilon, and what stands beside it."""
+"""The best private result of each dataset and epsilon, with its ceiling and other references."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ def _at_infinity(means: Mapping[str, float], backbone: str = "x") -> dict[Any, A
     [
         ({"free": 60.0, "sgd": 60.0}, False),
         ({"free": 60.0, "sgd": 60.9375}, False),
-        ({"free": 60.0, "sgd": 61.0}, True),  # a whole point
-        ({"free": 60.0, "net": 99.0}, False),  # a network is no head
+        ({"free": 60.0, "sgd": 61.0}, True),  # exactly one point
+        ({"free": 60.0, "net": 99.0}, False),  # a network is not a head
         ({"free": 60.0, "free_too": 70.0, "sgd": 65.0}, False),  # the best ceiling counts
         ({"sgd": 99.0}, False),
     ],

@@ -1,4 +1,4 @@
-"""The typed record of a cell: what it says, what it refuses, and where it lies."""
+"""A cell's typed record has the right content, refusals and path."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, text: str | None) -
 def test_a_file_is_held_against_the_record_beside_it(tmp_path: Path) -> None:
     path = write_cell(tmp_path)
     statement, heads = path.with_name("privacy.json"), path.with_name("heads.safetensors")
-    assert cell_record.check_file(statement) == statement  # nothing is recorded of it
+    assert cell_record.check_file(statement) == statement  # the record has no hash of it
     files = {file.name: sha256_file(file) for file in (statement, heads)}
     read_cell(path).model_copy(update={"files": files}).write(path, statement, heads)
     assert cell_record.check_file(heads) == heads

@@ -1,4 +1,4 @@
-"""Results of cells as numbers."""
+"""Results of cells, as numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_difference_without_spread_has_no_interval() -> None:
     assert compare_means((0.5,), (0.5, 1.0)) == (0.25, None)
     assert compare_means((0.5, 1.0), (0.5,)) == (-0.25, None)
     assert compare_means((0.5, 0.5), (0.75, 0.75)) == (0.25, None)
-    gap, half = compare_means((0.7, 0.7, 0.7), (0.9, 0.9, 0.9))  # whose variances round to 1e-32
+    gap, half = compare_means((0.7, 0.7, 0.7), (0.9, 0.9, 0.9))  # variances round to 1e-32
     assert gap == pytest.approx(0.2)
     assert half is None
     assert compare_means((0.5, 0.5), (0.75, 0.76))[1] is not None
@@ -54,7 +54,7 @@ def test_a_difference_without_spread_has_no_interval() -> None:
 def test_batches_are_of_units_and_bring_all_their_rows(
     options: dict[str, Any], size: int | None, epochs: float | None, tmp_path: Path
 ) -> None:
-    """Three seeds on 1,000 rows of 250 patients; networks are not counted among the heads."""
+    """Three seeds on 1,000 rows of 250 patients; networks do not count as heads."""
     path = write_cell(tmp_path, patients=50)
     write_json(path, read_json(path) | {"n": 250, "head": options["head"], "options": options})
     (cell,) = read_cell_results([path])

@@ -32,7 +32,7 @@ def test_counts_are_scikit_learns_over_all_seeds(tmp_path: Path) -> None:
 def test_labels_counts_are_scikit_learns(tmp_path: Path, threshold: float) -> None:
     generator = np.random.default_rng(1)
     labels = (generator.random((200, 4)) < 0.3).astype(np.int8)
-    scores = (generator.normal(size=(2, 200, 4)) + labels).round(1)  # some are the threshold
+    scores = (generator.normal(size=(2, 200, 4)) + labels).round(1)  # some equal the threshold
     path = tmp_path / "predictions.parquet"
     write_predictions(path, scores, labels)
     pq.write_table(pq.read_table(path), path, row_group_size=90)

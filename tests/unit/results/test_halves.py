@@ -1,4 +1,4 @@
-"""A metric on random halves of the test units."""
+"""Metrics on random halves of the test units."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METRICS: list[tuple[Headline, Link]] = [
 
 
 def _made(seed: int, rows: int, *, link: Link) -> tuple[np.ndarray, np.ndarray]:
-    """Scores with ties of two classes, or of two labels per row."""
+    """Returns scores with ties, and labels of two classes, or two labels per row."""
     generator = np.random.default_rng(seed)
     labels = (generator.random(rows) < 0.3).astype(np.int64)
     if link != "softmax":
@@ -81,7 +81,7 @@ def test_all_units_are_halved_and_classes_evenly_unless_shares_matter(several: b
 
 def test_a_patient_stays_whole_and_has_the_class_of_the_first_row() -> None:
     units = np.array([7, 7, 2, 2, 9, 4])
-    labels = np.array([1, 0, 0, 1, 1, 0])  # patients 2, 4, 7, 9 begin with classes 0, 0, 1, 1
+    labels = np.array([1, 0, 0, 1, 1, 0])  # first rows of patients 2, 4, 7, 9: classes 0, 0, 1, 1
     halves = split_rows("auc", labels, units=units)
     assert halves.codes.tolist() == [2, 2, 0, 0, 3, 1]
     assert halves.members.shape == (HALVINGS, 2, 4)

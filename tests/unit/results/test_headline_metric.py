@@ -1,4 +1,4 @@
-"""The reason for a cell's headline metric, its worst class, and the majority-class baseline."""
+"""Explains a cell's headline metric, and finds its worst class and majority-class baseline."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_worst_class_has_the_lowest_mean_over_seeds(tmp_path: Path) -> None:
 def test_the_baseline_that_always_answers_one_class(
     headline: str, counts: list[int], expected: float | None, tmp_path: Path
 ) -> None:
-    """It has recall 1 of that class and 0 of the others with rows, and its scores are all equal."""
+    """The class has recall 1, other classes with rows have recall 0, and all scores are equal."""
     record = _record(tmp_path, headline=headline, test_counts=counts, constant_accuracy=0.9)
     assert constant_headline(record) == expected
 

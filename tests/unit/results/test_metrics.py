@@ -1,4 +1,4 @@
-"""Metrics and their intervals over seeds, rows and patients, against other libraries and loops."""
+"""Metrics, and intervals over seeds, rows and patients, agree with other libraries and loops."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ TIMES = 400
 
 
 def _patients(generator: np.random.Generator, rows: int) -> np.ndarray:
-    """Patients of mostly one row and some of many, in any order."""
+    """Returns a patient for each row: most patients have one row, some have many, in any order."""
     return np.minimum(generator.geometric(0.15, size=rows), generator.integers(1, rows + 1)) - 1
 
 
 def _made(
     seed: int, *, rows: int = 200, classes: int = 4, several: bool = False, digits: int = 9
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores, labels and units of test rows; few digits make ties."""
+    """Returns scores, labels and units of test rows; few digits cause ties."""
     generator = np.random.default_rng(seed)
     labels: np.ndarray = generator.integers(classes, size=rows)
     shown = np.eye(classes)[labels]
@@ -52,7 +52,7 @@ def _summary(
     units: np.ndarray | None = None,
     records: list[dict[str, Any]] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Summarises records, by default of these scores alone."""
+    """Returns the summary of records, by default of only these scores."""
     link = _link(labels.ndim == 2)
     return summarise_records(
         records or [Evaluation(scores, labels, link=link, units=units).compute_metrics()],
@@ -80,13 +80,13 @@ def test_calibration_error_against_a_plain_loop(several: bool) -> None:
 def test_a_probability_on_an_edge_is_in_the_bin_below_it() -> None:
     edges = np.linspace(0.0, 1.0, metrics.CALIBRATION_BINS + 1)[1:]
     for edge, middle in zip(edges, edges - 0.5 / metrics.CALIBRATION_BINS, strict=True):
-        # In one bin, the two gaps cancel in part.
+        # In the same bin, the two gaps partly cancel.
         error = metrics.calibration_error(np.array([edge, middle]), np.array([True, False]))
         assert error == pytest.approx(abs(edge - 1 + middle) / 2)
 
 
 def test_calibration_is_of_weighted_rows() -> None:
-    units = np.array([0, 1, 2, 3] + [4] * 16)  # four patients in five are right, few rows are
+    units = np.array([0, 1, 2, 3] + [4] * 16)  # four of five patients are right, but few rows
     probability = np.full(20, 0.8)
     weighted = metrics.calibration_error(probability, units < 4, row_weights(units))
     assert weighted == pytest.approx(0.0, abs=1e-12)
@@ -133,7 +133,7 @@ def test_several_labels_agree_with_scikit_learn_s_weighted_metrics(
     rows: int, digits: int, named: bool, seed: int
 ) -> None:
     scores, labels, units = _made(seed, rows=rows, several=True, digits=digits)
-    labels[:, seed % 4] = seed % 3 == 0  # often, all rows agree on a label
+    labels[:, seed % 4] = seed % 3 == 0  # often, all rows have the same value of a label
     found = Evaluation(
         scores, labels, link="sigmoid", units=units if named else None
     ).compute_metrics()
@@ -177,7 +177,7 @@ def test_scores_that_are_no_logits_are_cut_at_a_half() -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 def test_a_patient_s_images_in_copies_change_nothing(several: bool) -> None:
-    """Every metric of means over patients, computed from one row a patient and from m copies."""
+    """Each metric is a mean over patients: one row per patient and m copies give equal values."""
     scores, labels, _ = _made(1, rows=60, classes=2 if not several else 4, several=several)
     link = _link(several)
     copies = np.random.default_rng(0).integers(1, 30, size=60)
@@ -225,9 +225,9 @@ def test_patients_of_one_image_change_no_bit(
 def _clustered(
     generator: np.random.Generator, patients: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of patients whose images are all easy or all hard; an accuracy of 0.8 in the mean.
+    """Returns rows of patients whose images are all easy or all hard, with mean accuracy 0.8.
 
-    Three patients in ten are hard, a third of their images is right; of the others all are.
+    Of three in ten patients, a third of the images is right; of the other patients, all are.
     """
     sizes = generator.integers(1, 40, size=patients)
     units = np.repeat(np.arange(patients), sizes)
@@ -251,7 +251,7 @@ def test_intervals_over_patients_cover_where_those_over_rows_are_far_too_narrow(
             Evaluation(scores, labels).compute_metrics()["accuracy"], len(labels)
         )
         covered["rows"] += low <= 0.8 <= high
-    # If intervals cover in 92 of 100 cases, fewer than 129 of 150 cover in 1 of 200.
+    # If coverage is 92%, fewer than 129 of 150 intervals cover with probability 1/200.
     assert covered["accuracy"] >= 129
     assert covered["macro_accuracy"] >= 129
     assert covered["rows"] < 90, "an interval over rows takes them for a thousand patients"
@@ -261,7 +261,7 @@ def test_where_all_is_right_the_number_of_patients_says_how_much_is_open() -> No
     units = np.repeat(np.arange(20), 49)  # 49 times 1 / 49 is not 1 in floating point
     labels = units % 2
     summary = _summary(3.0 * np.eye(2)[labels], labels, units)
-    # Each class, and each kind of row, is one of ten patients.
+    # Each class, and thus each kind of row, has ten patients.
     for name, counted in (("accuracy", 20), ("macro_accuracy", 10), ("auc", 10)):
         assert summary[name]["rows_interval"] == kinds.UNIT_PROPORTION
         assert summary[name]["rows_low"] == pytest.approx(wilson_interval(1.0, counted)[0])
@@ -312,7 +312,7 @@ def test_a_class_of_one_patient_widens_what_rests_on_it() -> None:
 def test_intervals_have_a_width_within_0_and_1_and_hold_the_mean(
     rows: int, patients: int, classes: int, seeds: int, several: bool, quality: float, seed: int
 ) -> None:
-    """Units are rows or patients; they may span classes, be one, or be all right or wrong."""
+    """Units are rows or patients, who may span classes; all may be one unit, right or wrong."""
     generator = np.random.default_rng(seed)
     scores, labels, _ = _made(seed, rows=rows, classes=classes, several=several)
     scores += quality * (labels * 2.0 - 1 if several else np.eye(classes)[labels])
@@ -333,7 +333,7 @@ def test_intervals_have_a_width_within_0_and_1_and_hold_the_mean(
 
 
 def _summarise_shares(records: list[dict[str, Any]], correct: np.ndarray) -> dict[str, Any]:
-    """Summarises records of shares, which need neither labels nor scores."""
+    """Returns the summary of records of shares, which need neither labels nor scores."""
     labels, scores = np.zeros(len(correct), dtype=int), np.eye(2)[1 - correct.astype(int)]
     return summarise_records(records, Evaluation(scores, labels))
 
@@ -353,7 +353,7 @@ def test_interval_over_seeds_is_students() -> None:
 
 @pytest.mark.parametrize("accuracies", [[0.9], [0.9] * 3, [0.9, 0.9 + 1e-9, 0.9 - 1e-9]])
 def test_seeds_that_do_not_vary_have_the_interval_over_test_rows(accuracies: list[float]) -> None:
-    """The seeds may differ in other metrics."""
+    """Seeds may still differ in other metrics."""
     records = [
         {"accuracy": accuracy, "expected_calibration_error": 0.1 * index}
         for index, accuracy in enumerate(accuracies)
@@ -467,7 +467,7 @@ def test_the_interval_of_a_mean_over_classes_covers(
 
 
 def test_each_metric_decides_for_itself_whether_seeds_vary() -> None:
-    """Accuracy is the majority's in every seed; the AUC differs."""
+    """Accuracy is that of the majority class for every seed, but the AUC differs."""
     labels = np.zeros(660, dtype=np.int64)
     labels[:60] = 1
     generator = np.random.default_rng(2)
@@ -485,11 +485,11 @@ def test_each_metric_decides_for_itself_whether_seeds_vary() -> None:
 
 
 def test_answers_count_as_right_by_their_rows_accepted_labels() -> None:
-    """Predictions 0, 1, 2, 0; the third row has no accepted label and is left out."""
+    """Predictions are 0, 1, 2, 0; the third row has no accepted label and is left out."""
     scores = np.eye(3)[[0, 1, 2, 0]]
     labels, accepted = np.array([0, 0, 2, 1]), [[0], [1, 2], [], [1, 2]]
     assert Evaluation(scores, labels, accepted=accepted).compute_metrics()["real_accuracy"] == 2 / 3
-    units = np.array([0, 0, 0, 5])  # a patient with two right rows of weight 1/3, one that is wrong
+    units = np.array([0, 0, 0, 5])  # weights 1/3 (two right rows) and 1
     found = Evaluation(scores, labels, accepted=accepted, units=units).compute_metrics()
     assert found["real_accuracy"] == pytest.approx((2 / 3) / (2 / 3 + 1))
     assert "real_accuracy" not in Evaluation(scores, labels).compute_metrics()
@@ -504,7 +504,7 @@ def test_scores_that_are_no_numbers_are_refused_by_their_row() -> None:
     with pytest.raises(DataError, match="test row 2 are not finite: .*lower its learning rate"):
         Evaluation(scores, labels).compute_metrics()
     followed = metrics.Evaluation(scores, labels).compute_fast_metrics()
-    assert followed["test_accuracy"] == 0.25  # rows 0 and 3; rows 1 and 2 are wrong
+    assert followed["test_accuracy"] == 0.25  # rows 0 and 3 are right
     assert np.isnan(followed["test_auc"])
     assert (
         "test_auc" not in metrics.Evaluation(scores, np.zeros(4, dtype=int)).compute_fast_metrics()
@@ -539,7 +539,7 @@ def test_the_majority_class_baseline_weighs_patients_and_averages_labels() -> No
     assert metrics.constant_accuracy(labels, units=units) == 1 / 2
     several = np.array([[1, 0], [1, 0], [1, 1], [0, 0]])
     assert metrics.constant_accuracy(several) == (3 / 4 + 3 / 4) / 2
-    units = np.array([0, 0, 0, 3])  # label 0 in half of the patients, label 1 in a sixth
+    units = np.array([0, 0, 0, 3])  # label 0: half of the patients, label 1: a sixth
     assert metrics.constant_accuracy(several, units=units) == pytest.approx((1 / 2 + 5 / 6) / 2)
 
 

@@ -1,4 +1,4 @@
-"""The record of one tuned network."""
+"""The record of a fine-tuned network."""
 
 from __future__ import annotations
 

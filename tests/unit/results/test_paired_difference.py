@@ -1,4 +1,4 @@
-"""The difference of two cells tested on the same rows: its interval covers, and is the sharper."""
+"""A paired interval for two cells on the same rows covers their difference, and is narrower."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMES = 200
 
 
 def _entry(correct: np.ndarray, *, halves: bool = True) -> Entry:
-    """Makes the entry of a cell from what is right, [seeds, rows]."""
+    """Returns the entry of a cell with right answers `correct`, [seeds, rows]."""
     labels = np.zeros(correct.shape[1], dtype=np.int64)
     seeds = [Evaluation(np.eye(2)[1 - right.astype(int)], labels) for right in correct]
     values = [half_values("accuracy", each) for each in seeds]
@@ -50,7 +50,7 @@ def _holds(told: Comparison, truth: float) -> bool:
 
 
 def _pair(generator: np.random.Generator, rows: int, seeds: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two cells with 80 and 85% right on rows that are as hard for both."""
+    """Returns right answers of cells with 80% and 85% accuracy, on rows equally hard for both."""
     hard = generator.random(rows)
     made = []
     for chance, count in ((0.80, seeds), (0.85, 1)):
@@ -89,9 +89,9 @@ def test_cells_that_are_alike_everywhere_have_an_interval_with_a_width() -> None
 
 def test_how_many_units_would_tell_a_difference() -> None:
     for difference, low, high, needed in (
-        (-10.0, -40.0, 20.0, 900),  # three times as narrow: the side towards 0 has 30 points
+        (-10.0, -40.0, 20.0, 900),  # a third of the width: the side towards 0 has 30 points
         (10.0, -5.0, 60.0, 225),
-        (0.5, -8.0, 9.0, 1807),  # less than two points counts as two
+        (0.5, -8.0, 9.0, 1807),  # differences below two points count as two
         (2.0, 0.0, 4.0, 100),
         (-2.0, -4.0, 0.0, 100),
         (2.0, 0.5, 4.0, 57),
@@ -113,7 +113,7 @@ def _told(values: tuple[float, ...], halves: np.ndarray | None, **changes: objec
 
 
 def test_the_interval_has_the_variances_of_halves_and_seeds_by_satterthwaite() -> None:
-    """A quarter of the mean squared change between halves, and each cell's variance over seeds."""
+    """A quarter of the mean squared change between halves, plus each cell's variance over seeds."""
     first, second = _told((50.0, 52.0, 57.0), HALVES[:3]), _told((48.0, 49.0), HALVES[3:])
     changes = [
         (HALVES[:3, split, 0].mean() - HALVES[3:, split, 0].mean())
@@ -153,7 +153,7 @@ def test_a_split_that_is_undefined_for_a_cell_is_left_out() -> None:
         ({"test_units": 100, "resting": 19.9}, INDEPENDENT),
         ({"test_units": 5, "resting": 20.0}, PAIRED),
         ({"halves": None}, INDEPENDENT),
-        ({"halves": HALVES[:1, :9]}, INDEPENDENT),  # of other splits
+        ({"halves": HALVES[:1, :9]}, INDEPENDENT),  # other splits
         ({"halves": np.full((1, 32, 2), np.nan)}, INDEPENDENT),
     ],
 )
@@ -171,7 +171,7 @@ def test_two_splits_are_the_fewest(known: int) -> None:
 
 
 def test_independent_errors_add_up_on_the_sides_that_push_apart() -> None:
-    """10 below and 3 above beside 4 below and 6 above; a missing side leaves no interval."""
+    """The cells have sides -10 and +3, and -4 and +6; if a side is missing, no interval exists."""
     first = _told((50.0, 50.0), None, both_low=40.0, both_high=53.0)
     second = _told((48.0, 48.0), None, both_low=44.0, both_high=54.0)
     found = compare_entries(first, second)

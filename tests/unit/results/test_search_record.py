@@ -1,4 +1,4 @@
-"""Where the record of an unpriced search lies."""
+"""The path of an unpriced search's record."""
 
 from __future__ import annotations
 

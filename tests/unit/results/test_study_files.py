@@ -1,4 +1,4 @@
-"""Where the files of a study's stages lie."""
+"""Paths of the files of a study's stages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_each_stage_s_files_lie_in_its_folder() -> None:
 def test_cells_have_files_by_their_names() -> None:
     files = StudyFiles(load_study(STUDY), results="r")
     cells = files.list_study_cells("digits")
-    assert cells is files.list_study_cells("digits")  # of thousands of cells computed once
+    assert cells is files.list_study_cells("digits")  # thousands of cells are computed once
     named = files.list_cells(cells, ["metrics.json"])
     assert "r/cells/digits/pixels/sgd/eps-0.5/metrics.json" in named
     assert len(named) == len(cells)

@@ -1,4 +1,4 @@
-"""The tidy table of a dataset's cells, and the best of them."""
+"""The summary table of a dataset's cells, and the best cells in it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NAMED = SCHEMA.get_field_index("accuracy")
 @pytest.mark.parametrize(
     "schema",
     [
-        SCHEMA,  # of a file that is cut short
+        SCHEMA,  # for a truncated file
         SCHEMA.remove(NAMED),
         SCHEMA.append(pa.field("more", pa.float64())),
         SCHEMA.set(NAMED, pa.field("precision", pa.float64())),
@@ -89,7 +89,7 @@ def test_a_privacy_loss_is_never_shown_smaller(loss: float) -> None:
 
 
 def _write_risk(folder: Path, *realised: float, token: str = "advantage-0.1") -> list[Path]:
-    """Writes a cell per realised epsilon, each of a method, whose budget is a risk."""
+    """Writes a cell per realised epsilon, each with its own method, whose budget is a risk."""
     paths = []
     for index, epsilon in enumerate(realised):
         path = write_cell(folder, method=f"sgd{index}", epsilon=f"{epsilon:g}", seeds=1)
@@ -142,7 +142,7 @@ def test_a_risk_and_an_epsilon_that_agree_have_rows_of_their_own(tmp_path: Path)
         assert [risk.delta for risk in risks] == [1e-5] * 2, "of their own dataset"
 
 
-# The best private result, its ceiling, and what few images leave open of both.
+# The best private result, its ceiling, and the uncertainty of both if there are few images.
 
 
 def test_the_best_of_each_key_is_the_first_of_equals(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ LESIONS: dict[str, Any] = {"class_names": ("benign", "malignant"), "shares": (0.
 @pytest.mark.parametrize(
     ("options", "counts", "expected"),
     [
-        ({}, [50, 50, 50, 50], 200.0),  # an accuracy: all rows
+        ({}, [50, 50, 50, 50], 200.0),  # accuracy uses all rows
         ({"headline": "macro_accuracy"}, [50, 50, 50, 50], 200.0),
         ({"headline": "macro_accuracy"}, [190, 4, 4, 2], 6.5),
         ({"headline": "macro_accuracy"}, [197, 3, 0, 0], 3.1),
@@ -175,7 +175,7 @@ LESIONS: dict[str, Any] = {"class_names": ("benign", "malignant"), "shares": (0.
         (LESIONS | {"patients": 50}, [180, 20], 6.2),  # 5 patients of the rarer class
         ({"multi_label": True}, [100, 200, 0, 2], 2.2),
         ({"multi_label": True}, [0, 200, 200, 0], 200.0),
-        ({"multi_label": True}, [0, 200, 200, 20], 24.7),  # labels of all rows say nothing
+        ({"multi_label": True}, [0, 200, 200, 20], 24.7),  # a label that all rows have is ignored
     ],
 )
 def test_the_variance_rests_on_the_rows_of_rare_classes(
@@ -191,7 +191,7 @@ ENDS = ("low", "high", "rows_low", "rows_high", "both_low", "both_high")
 
 
 def _several(folder: Path) -> list[Path]:
-    """Cells of two epsilons, of patients, of one seed, a ceiling, and an unpriced search."""
+    """Writes cells: two epsilons, patients, one seed, a ceiling, and an unpriced search."""
     paths = [
         write_cell(folder, epsilon="10", seeds=2, patients=50),
         write_cell(folder, epsilon="2", seeds=2, patients=50),
@@ -328,7 +328,7 @@ def test_files_of_several_datasets_keep_their_order_and_say_their_reasons(tmp_pa
 
 def test_a_head_without_noise_is_neither_private_nor_unpriced(tmp_path: Path) -> None:
     path = write_cell(tmp_path, epsilon="inf")
-    write_json(path, read_json(path) | {"private": True})  # the method is, at a finite epsilon
+    write_json(path, read_json(path) | {"private": True})  # private at a finite epsilon
     grid = grid_of(tmp_path, path)
     (entry,) = grid.entries.values()
     assert (entry.private, entry.unpriced, entry.ceiling) == (False, False, False)

@@ -51,10 +51,10 @@ def test_families_differ_in_what_varies_alone() -> None:
         (SIZES, "batch_size", [("a", "b")]),
         (SIZES, "init_scale", [("a", "c", "d")]),
         ({"f": SQUARES}, "batch_size", []),
-        # rates vary along, and are no value of their own
+        # learning rates may differ too, but do not count as a varied option
         (RATES, "batch_size", []),
         (RATES | {"c": HEADS["large"] | {"learning_rate": 9.0}}, "batch_size", [("a", "b", "c")]),
-        # optimisers differ in what only they have
+        # optimisers may differ in options that only one of them has
         (HEADS, "optimiser", [("lamb", "momentum")]),
         ({"lamb": LAMB}, "optimiser", []),
     ],

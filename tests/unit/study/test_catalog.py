@@ -1,4 +1,4 @@
-"""The catalog: its files, what naming an entry completes, and each entry's own path to tables."""
+"""The catalog has valid files, completes options by name, and turns each entry into tables."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def required_of(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_entry_makes_a_study(name: str) -> None:
-    """As a user writes it: YAML, a name, and what the entry cannot know."""
+    """The study names the entry in YAML, and adds only what the entry cannot know."""
     study = {
         "datasets": {name: {"catalog": name, **required_of(name)}},
         "backbones": {"pixels": {"family": "pixels"}},
@@ -66,7 +66,7 @@ def test_an_entry_makes_a_study(name: str) -> None:
     assert dataset.expect.model_dump() == entry.sizes.model_dump()
     assert dataset.metric == entry.metric
     assert dataset.multi_label() == entry.multi_label
-    # A rule's params carry the completed options: reading them back changes nothing.
+    # A rule's params contain the completed options; reading them again changes nothing.
     assert dataset_options(dataset.model_dump(mode="json")) == dataset
     if not entry.required:
         rows = (entry.sizes.train, entry.sizes.test)
@@ -75,7 +75,7 @@ def test_an_entry_makes_a_study(name: str) -> None:
 
 
 def test_class_names_are_torchvisions() -> None:
-    """Where torchvision has them, or a checksum of the list, as of Places365."""
+    """Names equal torchvision's; for Places365 the checksum of torchvision's list."""
     from torchvision.datasets import MNIST, FashionMNIST, Places365
 
     for name, cls in (("mnist", MNIST), ("fashion_mnist", FashionMNIST)):
@@ -98,7 +98,7 @@ def test_an_entry_does_not_contradict_itself(name: str) -> None:
         catalog.DatasetEntry.model_validate(values | {"colour": "grey"})
 
 
-# Each entry through its own source
+# Each entry is prepared with its own source
 
 
 def prepare(options: DatasetOptions, folder: Path, tables: Path) -> None:
@@ -128,7 +128,7 @@ def test_an_entry_becomes_split_tables(name: str, place: Place, tmp_path: Path) 
     assert written["catalog"] == name
     assert written["source"]["source"] == entry.options["source"]
     assert written["revision"] == entry.options.get("revision")
-    # Every row has an image of its own.
+    # Every row has a different image.
     seen = [
         image.sha256
         for split in ("train", "test")
@@ -138,7 +138,7 @@ def test_an_entry_becomes_split_tables(name: str, place: Place, tmp_path: Path) 
 
     if entry.sizes.train is None:
         return
-    # Held against the sizes of the real one, the small one is refused, with the numbers named.
+    # Compared with the real dataset's sizes, the small one is refused, with both numbers.
     whole = options_of(name, **small.values)
     with pytest.raises(DataError) as caught:
         prepare(whole, tmp_path / "downloads", tmp_path / "whole")
@@ -148,14 +148,14 @@ def test_an_entry_becomes_split_tables(name: str, place: Place, tmp_path: Path) 
 
 
 def test_chest_findings_follow_the_entrys_policy(place: Place, tmp_path: Path) -> None:
-    """-1 of Atelectasis is a finding, -1 of Cardiomegaly is none, and a blank is none."""
+    """-1 counts as a finding for Atelectasis but not for Cardiomegaly; a blank is no finding."""
     entry = catalog.dataset_entry("chexpert")
     small = BUILDERS["chexpert"](entry, place)
     options = options_of("chexpert", **small.values, expect={})
     dataset_preparation.prepare_dataset(options, tmp_path)
     table = SplitTable(tmp_path / "train.parquet")
     labels = {name: table.read_labels()[:, k].tolist() for k, name in enumerate(table.class_names)}
-    # Row r of the fixture says (1, 0, -1, blank)[(r + place) % 4]; Atelectasis has place 8.
+    # Row r of the fixture has (1, 0, -1, blank)[(r + place) % 4]; Atelectasis has place 8.
     assert labels["Atelectasis"] == [1, 0, 1, 0] * 2
     assert labels["Cardiomegaly"] == [0, 0, 1, 0] * 2
     groups = table.read_groups()
@@ -171,7 +171,7 @@ def test_mimics_tables_are_joined(place: Place, tmp_path: Path) -> None:
     )
     table = SplitTable(tmp_path / "train.parquet")
     groups = table.read_groups()
-    # Row r has r % 3 admissions, of which the first says Medicaid; row 3 has no labels.
+    # Row r has r % 3 admissions, of which the first is Medicaid; row 3 has no labels.
     assert groups["group_insurance"] == ["", "Medicaid", "Medicaid"] * 2 + ["", "Medicaid"]
     assert groups["group_sex"][:2] == ["M", "F"]
     assert table.read_labels()[3].tolist() == [0] * 5
@@ -179,7 +179,7 @@ def test_mimics_tables_are_joined(place: Place, tmp_path: Path) -> None:
 
 
 def test_radiographs_stay_with_their_patients(place: Place, tmp_path: Path) -> None:
-    """Patients, kinds and split follow from the names of files, whatever the authors' split."""
+    """Patients, kinds and split come from file names, not from the authors' split."""
     small = BUILDERS["chest_xray_patients"](catalog.dataset_entry("chest_xray_patients"), place)
     options = options_of("chest_xray_patients", **small.values)
     assert options.named_people().column
@@ -202,13 +202,13 @@ def test_radiographs_stay_with_their_patients(place: Place, tmp_path: Path) -> N
 
 
 def read_eyes(table: SplitTable) -> list[tuple[str, str, int]]:
-    """Lists a retina's id, patient and grade in the order of the table."""
+    """Returns id, patient and grade of each retina, in table order."""
     labels = table.read_labels().tolist()
     return list(zip(table.read_ids(), table.read_units() or [], labels, strict=True))
 
 
 def test_both_eyes_of_a_patient_are_one_unit(place: Place, tmp_path: Path) -> None:
-    """Patients follow from the names of images; each part's images are in its own folder."""
+    """Patients come from image names; each part's images are in its own folder."""
     small = BUILDERS["eyepacs"](catalog.dataset_entry("eyepacs"), place)
     options = options_of("eyepacs", **small.values, expect={})
     assert options.count_units() == len(EYES["train"])
@@ -261,7 +261,7 @@ def test_an_entry_s_own_rows(name: str, place: Place, tmp_path: Path) -> None:
     small = BUILDERS[name](catalog.dataset_entry(name), place)
     prepare(options_of(name, **small.values, expect={}), tmp_path / "downloads", tmp_path)
     if name == "imagenet":
-        # Files hold the images 4, 1, 6 and 2, 5, 3; image 2 is not judged.
+        # The files have images 4, 1, 6 and 2, 5, 3; image 2 has no accepted label.
         accepted = SplitTable(tmp_path / "test.parquet").read_accepted()
         assert accepted == [[1], [1], [0], [], [2], [0]]
     else:
@@ -269,7 +269,7 @@ def test_an_entry_s_own_rows(name: str, place: Place, tmp_path: Path) -> None:
         assert "Background_without_leaves" not in names
 
 
-# What naming an entry completes
+# A study that names an entry gets the entry's options
 
 
 CHEXPERT = {"catalog": "chexpert", "root": "x"}
@@ -290,7 +290,7 @@ def test_what_a_study_writes_comes_before_the_entry() -> None:
     made = catalog.complete_dataset(own)
     assert {key: made[key] for key in own} == own
     assert made["expect"] == entry.sizes.model_dump(), "another seed leaves as many images"
-    # also of an option that the entry has
+    # also if the entry has another value
     assert catalog.dataset_entry("chexpert").options["missing"] == "zeros"
     assert catalog.complete_dataset(CHEXPERT | {"missing": "drop"})["missing"] == "drop"
 
@@ -299,9 +299,9 @@ def test_what_a_study_writes_comes_before_the_entry() -> None:
     ("written", "known"),
     [
         ({}, True),
-        ({"limit": {"train": 9}}, True),  # whoever limits knows how many are left
+        ({"limit": {"train": 9}}, True),  # a user who sets a limit knows the number of rows
         ({"uncertain": "zeros"}, True),
-        ({"test": "CheXpert-v1.0-small/valid.csv"}, True),  # the entry's own
+        ({"test": "CheXpert-v1.0-small/valid.csv"}, True),  # same as in the entry
         ({"test": None}, False),
         ({"test": None, "split_column": "split", "test_values": ["validate"]}, False),
         ({"train": "other.csv"}, False),
@@ -311,7 +311,7 @@ def test_what_a_study_writes_comes_before_the_entry() -> None:
         ({"missing": "drop"}, False),
         ({"uncertain": "drop"}, False),
         ({"uncertain": {"Edema": "zeros", "Cardiomegaly": "drop"}}, False),
-        # a copy on disk: names of files say nothing of its rows
+        # a copy on disk: its file names do not change the number of rows
         ({"source": "imagefolder", "path": "x"}, True),
         ({"source": "parquet", "train": "a", "test": "b"}, True),
         ({"source": "parquet", "train": "a", "test": "b", "filters": {"a": 1}}, False),
@@ -326,7 +326,7 @@ def test_sizes_are_held_against_rows_unless_options_choose_among_them(
 
 
 def test_a_copy_from_another_source_keeps_no_option_of_the_entry_s_source() -> None:
-    """Its classes may have other names, so that words for prompts do not apply."""
+    """The copy's classes may have other names, so the entry's names for prompts do not apply."""
     written = {"catalog": "chexpert", "source": "imagefolder", "path": "x"}
     made = catalog.complete_dataset(written)
     entry = catalog.dataset_entry("chexpert")
@@ -335,7 +335,7 @@ def test_a_copy_from_another_source_keeps_no_option_of_the_entry_s_source() -> N
         "expect": entry.sizes.model_dump(),
         "metric": "auc",
         "prompts": entry.prompts,
-        # that the authors' files repeat images holds for every copy of them
+        # the authors' files contain repeated images, and so does every copy
         "duplicates": entry.options["duplicates"],
     }
 
@@ -385,7 +385,7 @@ ENTRY: dict[str, Any] = {
         ({"model_args": {"side": 9}}, {"model_args": {"depth": 2, "side": 9}}),
         ({"preprocessing": {"crop": "none"}}, {"preprocessing": {"size": 64, "crop": "none"}}),
         ({"preprocessing": None}, {"preprocessing": None}),
-        ({"checkpoint": "w.pt"}, {"checkpoint": "w.pt", "pretrained": ...}),  # its weights
+        ({"checkpoint": "w.pt"}, {"checkpoint": "w.pt", "pretrained": ...}),  # new weights
         ({"checkpoint": None}, {"checkpoint": None}),
         ({"pretrained": False}, {"pretrained": False}),
     ],
@@ -401,4 +401,4 @@ def test_a_backbone_s_options_are_merged_key_by_key(
     assert json.dumps(ENTRY) == before
 
 
-# Words for prompts
+# Class names for prompts

@@ -1,4 +1,4 @@
-"""The backbones of `resources/backbones.yaml`: names that exist, dimensions that are right."""
+"""Backbones in `resources/backbones.yaml` have names that exist and right dimensions."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ SOME = {"architecture", "dimension_before_projection", "access", "notes"}
 TIMM = sorted(name for name, entry in ENTRIES.items() if entry["options"]["family"] == "timm")
 CLIP = sorted(name for name, entry in ENTRIES.items() if entry["options"]["family"] == "open_clip")
 HUB = {name for name, entry in ENTRIES.items() if ":" in entry["options"]["model"]}
-# Backbones that take a second each, of architectures of which a smaller or larger one is built too.
+# Each of these takes a second to build, and the tests build another size of its architecture.
 SLOW = {"nfnet_f2", "nfnet_f3", "nfnet_f4", "nfnet_f5", "h_optimus_0", "dinov2_g14", "virchow"}
 META = Runtime(device="meta", precision="float32")
-# The words of the catalog for the poolings of timm and open_clip.
+# The catalog's words for the poolings of timm and open_clip.
 POOLINGS = {"token": "class token", "tok": "class token", "avg": "average", "map": "attention"}
 
 
@@ -74,14 +74,14 @@ def test_every_entry_is_whole_and_its_name_is_known(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(TIMM) - SLOW))
 def test_timm_s_sizes_and_pooling(name: str) -> None:
-    """Repositories of the Hub are built as the architecture that their configuration names."""
+    """Repositories of the Hub are built with the architecture that their configuration names."""
     entry = ENTRIES[name]
     changed = {"model": entry["architecture"]} if name in HUB else {}
     chosen = options(name, pretrained=False, **changed)
     with torch.device("meta"):
         model = timm_models._create_model(chosen)
         model.reset_classifier(0)
-        parameters = sum(each.numel() for each in model.parameters())  # before other image sizes
+        parameters = sum(each.numel() for each in model.parameters())  # for the original image size
         network = timm_models._make_network(model, chosen, META)[0]
     assert parameters == entry["parameters"]
     assert network.dimension == entry["dimension"]
@@ -105,7 +105,7 @@ def test_timm_s_weights_and_licences(name: str) -> None:
 def test_open_clips_sizes_and_pooling(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = ENTRIES[name]
     chosen = options(name, **({} if name in HUB else {"pretrained": False}))
-    if name == "biomedclip":  # as its authors configure it
+    if name == "biomedclip":  # its authors' configuration
         tower = {"timm_model_name": entry["architecture"], "timm_model_pretrained": False}
         config = {"embed_dim": 512, "vision_cfg": tower | {"timm_pool": "", "timm_proj": "linear"}}
     else:
@@ -149,7 +149,7 @@ def test_another_dimension_is_an_error() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet50", "vit_b16", "clip_vit_b32"])
 def test_the_three_of_table_1_at_full_size(name: str) -> None:
-    """Random weights: the whole pipeline against the library's own, dimensions 2048, 768, 512."""
+    """With random weights, the pipeline equals the library's own (dimensions 2048, 768, 512)."""
     chosen = options(name, pretrained=False)
     backbone = loading.load_backbone(chosen, runtime=Runtime(device="cpu"))
     encode: Any

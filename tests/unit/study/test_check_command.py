@@ -1,4 +1,4 @@
-"""A study is checked by a command of its own, which names the line where Snakemake does not."""
+"""`dpprobe check` checks a study, and names line numbers, which Snakemake does not."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_study_that_was_meant_is_named(
 
 
 def test_only_readers_that_check_a_study_read_it(repository: Path) -> None:
-    """`init` checks its draft but for the classes, which it lists itself."""
+    """`init` checks its draft except for the classes, which `init` lists itself."""
     places = ("src/dpprobe/**/*.py", "scripts/*.py", "workflow/**/*.smk")
     callers = {
         f"{path.relative_to(repository)}: {line.strip()}"
@@ -111,15 +111,15 @@ def test_only_readers_that_check_a_study_read_it(repository: Path) -> None:
     assert callers == {
         "src/dpprobe/draft/init_command.py: study = load_study(values)",
         "src/dpprobe/study/check_command.py: study = load_study(values)",
-        "src/dpprobe/study/snapshot.py: study = load_study(values)",  # of a run that was checked
-        "workflow/rules/common.smk: STUDY = load_study(config)",  # in a job of that run
+        "src/dpprobe/study/snapshot.py: study = load_study(values)",  # of a checked run
+        "workflow/rules/common.smk: STUDY = load_study(config)",  # in a job of the same run
     }
 
 
 def test_faults_of_lines_are_told_before_files_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dataset's files are missing too, and `imbalance` makes two more datasets of them."""
+    """The dataset's files are missing too, and `imbalance` derives two more datasets from them."""
     monkeypatch.chdir(tmp_path)
     path = Path("study.yaml")
     text = RARE_CLASSES.format(more="overlap: {public: [nowhere]}")
@@ -146,7 +146,7 @@ def test_faults_of_lines_are_told_before_files_are_read(
     assert several.startswith(f"dpprobe: study.yaml:{place - 1}: imbalance.datasets: rows of scans")
 
 
-# Every kind of dataset, whose files lie below raw/, as private and as public one.
+# Every kind of dataset, with files below raw/, used as private and as public dataset.
 KINDS: dict[str, dict[str, Any]] = {
     "parquet": {"train": "raw/a.parquet", "test": "raw/*.parquet"},
     "csv": {
@@ -187,7 +187,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_validation_opens_no_file_of_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, watched: list[str]
 ) -> None:
-    """Neither where the files are missing, nor where none of them could be read."""
+    """The files may be missing, or unreadable by every reader."""
     monkeypatch.chdir(tmp_path)
     dataset = {"source": kind} | KINDS[kind]
     backbone: dict[str, Any] = {"family": "pixels"}
@@ -228,11 +228,11 @@ def test_validation_opens_no_file_of_data(
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Two folders, absolute and relative; what is opened below either is appended."""
+    """Yields two folders, absolute and relative; each path opened below either is appended."""
     WATCHED.clear()
     if not HOOKED:
         HOOKED.append(True)
-        sys.addaudithook(_watch)  # which stays for the rest of the process
+        sys.addaudithook(_watch)  # this hook cannot be removed
     for name in ("ParquetFile", "read_schema", "read_metadata", "read_table"):
         monkeypatch.setattr(pq, name, lambda path, *_, **__: WATCHED.append(str(path)))
     yield WATCHED
@@ -251,7 +251,7 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def release_study(units: dict[str, ClassUnits | None], metrics: dict[str, str | None]) -> Any:
-    """The parts of a study that say which test units a release counts."""
+    """Returns the parts of a study that determine which test units a release counts."""
     return SimpleNamespace(
         releases={
             name: SimpleNamespace(dataset=name, test_metric=metric)
@@ -266,7 +266,7 @@ def release_study(units: dict[str, ClassUnits | None], metrics: dict[str, str | 
 
 
 def test_classes_with_the_fewest_test_units_are_listed() -> None:
-    """With equal counts the first class is named; a patient of two classes counts in parts."""
+    """With equal counts the first classes are named; a patient may count partly for two classes."""
     counts = dict.fromkeys(("d", "c", "b", "a"), 7) | {"few": 2, "most": 1234}
     parts = {"most": 9.0, "b": 1.5, "a": 1.25, "c": 2.0}
     units: dict[str, ClassUnits | None] = {

@@ -1,4 +1,4 @@
-"""Classes that a split leaves nothing of to test are found before anything is computed."""
+"""A split that leaves a class without test units is reported before anything is computed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.support.small_study import STUDY
 
 
 def named(count: int, *, tested: bool, seed: int = 0, prefix: str = "m") -> list[str]:
-    """Names of patients that a fifth by id tests, or does not."""
+    """Returns names of patients that a fifth by id assigns to the test split, or does not."""
     names = [f"{prefix}{n}" for n in range(20 * count + 20)]
     sides = choose_by_id(names, fraction=0.2, seed=seed)
     return [name for name, side in zip(names, sides, strict=True) if side == tested][:count]
 
 
 def clinic(folder: Path, rare: list[str], **more: Any) -> dict[str, Any]:
-    """400 benign patients, and malignant ones; two images each."""
+    """Returns a dataset with 400 benign patients, and malignant ones, with two images each."""
     patients = [(f"b{n}", "benign") for n in range(400)] + [(name, "malignant") for name in rare]
     lines = ["file,kind,who"]
     lines += [f"{n}-{who}.jpg,{kind},{who}" for who, kind in patients for n in range(2)]
@@ -46,7 +46,7 @@ def clinic(folder: Path, rare: list[str], **more: Any) -> dict[str, Any]:
 
 
 def check(dataset: dict[str, Any], **more: Any) -> tuple[list[str], list[str]]:
-    """What a check says of classes: errors, or else warnings."""
+    """Returns the errors of a check about classes; without errors, its warnings."""
     study = load_study(STUDY | {"datasets": {"clinic": dataset}} | more)
     words = re.compile(
         r"(config: )?datasets\.clinic: [\d,]+ (class|classes|label|labels) ha(s|ve) "
@@ -75,7 +75,7 @@ def test_each_advised_fraction_helps_and_no_other(
     assert check(clinic(tmp_path, rare + named(5, tested=True)[tested:])) == ([], [])
 
 
-# Units of classes a to e. With a larger `test_fraction` the classes a and b have some to test.
+# Units of classes a to e. Larger values of `test_fraction` give a and b test units.
 FIVE = dict.fromkeys("abcde", 9)
 AT = {0.3: FIVE | {"a": 4, "b": 0}, 0.4: FIVE | {"a": 5, "b": 1}, 0.5: FIVE | {"a": 8, "b": 5}}
 DIGITS = {"source": "sklearn", "name": "digits"}
@@ -102,7 +102,7 @@ def faults_of(
     released: str | None = None,
     **options: Any,
 ) -> tuple[list[str], list[str]]:
-    """What is said of the five classes if a split leaves so many units of a to e.
+    """Returns errors and warnings for five classes, by test and training units after the split.
 
     Args:
       released: the metric that a release measures; None if another dataset is released.
@@ -128,7 +128,7 @@ def faults_of(
 
 
 def told(folder: Path, **values: Any) -> list[str]:
-    """What is said, refused or not."""
+    """Returns errors and warnings together."""
     errors, warnings = faults_of(folder, **values)
     return errors + warnings
 
@@ -139,21 +139,21 @@ UNTESTED = {"a": 0}
 @pytest.mark.parametrize(
     ("options", "released", "need"),
     [
-        # accuracy needs no class, a mean over classes each, and an unwritten metric may be a mean
+        # accuracy needs no class, a mean over classes needs all, and the default may be a mean
         ({}, None, None),
         ({"metric": None}, None, "the metric"),
         ({"metric": "macro_accuracy"}, None, "`metric: macro_accuracy`"),
         ({"metric": "auc"}, None, "`metric: auc`"),
         (THREE | {"metric": "macro_accuracy"}, None, "`metric: macro_accuracy`"),
-        # a mean may leave classes out if the study says so; an AUC of two classes may not
+        # with `missing_classes: warn` a mean may leave classes out, but not the AUC of two classes
         (THREE | {"metric": "macro_accuracy", "missing_classes": "warn"}, None, None),
         ({"metric": "auc", "missing_classes": "warn"}, None, "`metric: auc`"),
-        # what a release measures comes before what the study shows
+        # a release's metric is named before the metric of the study
         ({}, "accuracy", None),
         ({}, "auc", "`evaluate` of release v1"),
         ({"metric": "auc"}, "auc", "`evaluate` of release v1"),
         ({"missing_classes": "warn"}, "macro_accuracy", "`evaluate` of release v1"),
-        # several labels
+        # several labels per image
         (LABELS | {"metric": "auc"}, None, "`metric: auc`"),
         (LABELS | {"metric": "auc", "missing_classes": "warn"}, None, None),
     ],
@@ -177,7 +177,7 @@ def test_a_class_without_training_units_is_always_refused(made: Path) -> None:
             "1 class has no training patient: a (0 train, 9 test). Add patients, merge classes, or "
             "leave classes out"
         ]
-        # fewer than 5 test units are warned of, 5 are not
+        # fewer than 5 test units cause a warning, 5 do not
         (few,) = warnings
         assert few.startswith("1 class has fewer than 5 test patients, too few to tell anything: ")
         assert ": b (9 train, 4 test). " in few
@@ -238,7 +238,7 @@ def test_remedies_are_those_that_the_source_has(
 @pytest.mark.parametrize(
     ("metric", "need"),
     [
-        ("accuracy", "`missing_classes: error`"),  # whoever writes a test file meant all classes
+        ("accuracy", "`missing_classes: error`"),  # a user's test file should have all classes
         (None, "the metric"),
         ("auc", "`metric: auc`"),
     ],

@@ -1,4 +1,4 @@
-"""A figure that compares is made if the study has at least two of what it compares."""
+"""A comparison figure is made only if the study has at least two things to compare."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_datasets_of_equal_images_are_grouped_if_their_deltas_differ() -> None:
             "a": DIGITS,
             "other": DIGITS | {"split_seed": 3, "delta": 1e-7},
             "b": DIGITS | {"delta": 1e-6},
-            "c": DIGITS | {"delta": 1e-5},  # the study's
+            "c": DIGITS | {"delta": 1e-5},  # equals the study's delta
             "alone": DIGITS | {"split_seed": 4},
             "same": DIGITS | {"split_seed": 4, "delta": 1e-5},
         }
@@ -81,7 +81,7 @@ def test_datasets_of_equal_images_are_grouped_if_their_deltas_differ() -> None:
         ({"sgd": {"head": "sgd"}}, [1], ["sgd"]),
         ({"sgd": {"head": "sgd"}}, ["inf"], []),
         ({"ceiling": {"head": "nonprivate"}}, [1], []),
-        # no epsilon covers a search, so a network that is searched has no guarantee
+        # no epsilon covers a search, so a searched network has no guarantee
         ({"sgd": {"head": "sgd"}, "net": SEARCHED}, [1], ["sgd"]),
         ({"net": SEARCHED}, [1], []),
     ],

@@ -1,4 +1,4 @@
-"""Copies of the catalog's content: which parts of a study take them, and what is refused."""
+"""Copies of catalog entries apply to all parts of a study that name the entry, or are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def study(**copies: Any) -> Study:
 
 
 def test_every_part_that_names_an_entry_takes_its_copy() -> None:
-    """As if the options of the copy were written there; other parts stay as they are."""
+    """The result is as if the copy's options were written there; other parts do not change."""
     files = {"source": "parquet", "train": ["a.parquet"], "test": "b.parquet"}
     given = study(datasets={"cifar10": files}, backbones={"mobilenetv2": WEIGHTS})
     written: dict[str, Any] = yaml.safe_load(yaml.safe_dump(STUDY))
@@ -53,11 +53,11 @@ def test_every_part_that_names_an_entry_takes_its_copy() -> None:
     for part in ("datasets", "public_datasets", "backbones"):
         assert getattr(given, part) == getattr(wanted, part)
     mine = given.datasets["mine"]
-    # what the catalog knows of the dataset still holds of the copy, and its record names the copy
+    # the catalog's facts still hold for the copy, and its record contains the copy's files
     assert (mine.expect.train, mine.metric, mine.duplicates) == (50_000, "accuracy", "warn")
     assert mine.preparation_params()["train"] == ["a.parquet"]
     assert "catalog" not in mine.preparation_params()
-    # a job reads the run's study again: nothing changes
+    # a job reads the run's study again without changes
     values = STUDY | {"copies": given.copies.model_dump()}
     check_run({"study": given.model_dump(mode="json")} | versions(), load_study(values))
     assert load_study(given.model_dump(mode="json")) == given
@@ -99,7 +99,7 @@ def test_a_wrong_copy_is_one_clear_error(copies: dict[str, Any], said: str) -> N
 
 @pytest.mark.parametrize("entry", ["chest_xray_patients", "chexpert", "eyepacs", "mimic_cxr"])
 def test_a_copy_keeps_the_patients_of_the_entry(entry: str) -> None:
-    """Or a study of patients would protect images alone, without a word."""
+    """Otherwise a study of patients would silently protect only images."""
     copy = {"source": "parquet", "train": "images.parquet"}
     with pytest.raises(ConfigError, match=f"{entry}: unit_column: missing; .* protects patients"):
         study(datasets={entry: copy})
@@ -112,7 +112,7 @@ def test_a_copy_keeps_the_patients_of_the_entry(entry: str) -> None:
 
 
 def test_errors_name_the_line_of_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The faults are a wrong key and a missing file; study and copies are separate files."""
+    """The errors are a wrong key and a missing file; study and copies are in separate files."""
     monkeypatch.chdir(tmp_path)
     write_parquet("test.parquet", [0, 1] * 5)
     datasets = {"mine": STUDY["datasets"]["mine"]}
@@ -139,7 +139,7 @@ def test_errors_name_the_line_of_the_copy(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_smaller_copy_is_not_the_public_dataset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its images and classes are counted and held against the catalog's numbers."""
+    """The copy's images and classes are counted, and compared with the catalog's numbers."""
     monkeypatch.chdir(tmp_path)
     write_parquet("train.parquet", [0, 1] * 5)
     write_parquet("test.parquet", [0, 1] * 5, first=50)

@@ -1,4 +1,4 @@
-"""A study's methods and networks are held against the number of features before extraction."""
+"""A study's methods and networks are checked against the number of features before extraction."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_method_that_cannot_take_so_many_features_is_named(
 def test_blocks_that_a_network_does_not_have_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: int
 ) -> None:
-    """What looks at networks, a process of some seconds, has tests elsewhere."""
+    """Other tests cover the process that describes networks, which takes seconds."""
     tune = {"head": "fine_tune", "tune": {"blocks": 13}, "steps": 2}
     methods: dict[str, Any] = {
         "tune": tune,
@@ -88,7 +88,7 @@ def test_a_study_without_networks_starts_no_process(
 def test_weights_that_cannot_be_fetched_are_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plan asks no network; `dpprobe check` does, once."""
+    """A plan uses no network connection; `dpprobe check` sends one request."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     head = Mock(side_effect=httpx2.ConnectError("no route"))

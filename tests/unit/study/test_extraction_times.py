@@ -1,3 +1,3 @@
-"""Networks are timed before a run if many images wait for them."""
+"""Networks are timed before a run if they must process many images."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Warnings of too few images: one for each dataset that is too small, of its smallest backbone."""
+"""Each dataset with too few images causes one warning, for its backbone with fewest features."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def warnings_of(
 
 
 def test_a_dataset_that_is_too_small_is_named_with_its_units_and_classes() -> None:
-    # 1,797 digits, of which a fifth is tested; of a part, six of each class are trained on
+    # 1,797 digits minus a fifth for tests; the small part has six training images per class
     (part,) = warnings_of(DIGITS | {"subsample": {"per_class": 6}}, 64)
     assert part.startswith("datasets.own: 60 images in 10 classes are too few for epsilon 0.1 ")
     assert warnings_of(DIGITS, 64, epsilons=(8,)) == []

@@ -1,4 +1,4 @@
-"""The datasets that `imbalance` adds: one for each class and fraction, named for both."""
+"""`imbalance` adds a dataset for each class and fraction, named after both."""
 
 from __future__ import annotations
 

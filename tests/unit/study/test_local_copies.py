@@ -1,4 +1,4 @@
-"""The folders of local copies, as Snakemake 9.27 and its plugins fs and s3 name them."""
+"""Folders of local copies have the paths of Snakemake 9.27 and its plugins fs and s3."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpprobe.study.local_copies import VARIABLE, enter_copies, leave_copies, not
 def test_a_providers_copies_are_below_its_name_and_prefix(
     monkeypatch: pytest.MonkeyPatch, provider: str, prefix: str, copies: str
 ) -> None:
-    monkeypatch.setenv(VARIABLE, "")  # which is restored
+    monkeypatch.setenv(VARIABLE, "")  # restored after the test
     note_copies(Path(".snakemake/storage"), provider, prefix)
     assert enter_copies("results") == f"{copies}/results"
     assert leave_copies(Path(copies, "results")) == Path("results")

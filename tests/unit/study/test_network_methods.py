@@ -1,4 +1,4 @@
-"""Methods that train networks: jobs, the activations they start from, and what they refuse."""
+"""Methods that train networks have jobs, start from stored activations, and refuse some options."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_heads_train_together_and_each_network_alone() -> None:
     assert head_methods(study, "inf") == ("sgd", "ceiling")
     assert network_methods(study) == ("two", "again", "nine", "all", "head", "views")
     assert searched_methods(study) == ("nine",)
-    # heads and networks are all methods, each once
+    # heads and networks together are all methods, each once
     for epsilon in study.job_epsilons():
         both = {*head_methods(study, epsilon), *network_methods(study)}
         assert {*study.job_methods(epsilon)} <= both
@@ -57,7 +57,7 @@ def test_heads_train_together_and_each_network_alone() -> None:
 
 
 def test_each_depth_is_cut_once_for_each_dataset_and_backbone() -> None:
-    """`all` and views train from images; two methods of the same depth share the cut."""
+    """`all` and views train from images; two methods of equal depth share stored activations."""
     study = study_of(
         backbones={"b": VIT, "a": VIT},
         datasets={"digits": DIGITS, "other": DIGITS | {"split_seed": 1}},
@@ -78,7 +78,7 @@ def test_each_depth_is_cut_once_for_each_dataset_and_backbone() -> None:
 
 
 def cut_and_uncut(**preprocessing: Any) -> tuple[list[str], list[str]]:
-    """Faults of methods whose activations are stored, and of those that train from images."""
+    """Returns faults of methods with stored activations, and of methods that train from images."""
     study = study_of(backbones={"vit": VIT | {"preprocessing": preprocessing}})
     faults = list(network_faults(study))
     stored = ("two", "again", "nine", "head")

@@ -1,4 +1,4 @@
-"""A method's public files are held against the folders of private data before any job."""
+"""A method's public files must not be in folders of private data; checked before any job."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make(path: str) -> None:
 
 FEATURES = "results/features"
 RESULTS, OF_ONE = "the results of this study", "the folders of the private dataset digits"
-# Files of features, and the private place that they are in; None if they are public.
+# Files of features, and the private folder that contains them; None if they are public.
 LENT: list[tuple[str, str | None]] = [
     (OF_DIGITS, RESULTS),
     (f"{FEATURES}/{{dataset}}/{{backbone}}/train/manifest.json", RESULTS),
@@ -83,7 +83,7 @@ STARTS: list[tuple[str, str | None]] = [
     ("results/calibration/x.safetensors", RESULTS),
     ("results/new.bin", RESULTS),
     ("heads/new.bin", None),
-    # made of the names of classes alone
+    # made only from the names of classes
     (f"{FEATURES}/{{dataset}}/{{backbone}}/text.safetensors", None),
     (f"HERE/{FEATURES}/{{dataset}}/{{backbone}}/text.safetensors", None),
     (f"{FEATURES}/{{dataset}}/{{backbone}}/train/text.safetensors", RESULTS),
@@ -108,7 +108,7 @@ def check_told(line: str, option: str, place: str | None) -> None:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
-    Path("circle").symlink_to("circle")  # left to who reads it
+    Path("circle").symlink_to("circle")  # left to the code that reads it
     return tmp_path
 
 
@@ -118,7 +118,7 @@ def test_features_of_a_public_dataset_alone_are_public(
 ) -> None:
     method = lent(path.replace("HERE", str(home)))
     check_told(told(method), "public_covariance", place)
-    check_told(told(method, **MORE), "public_covariance", place)  # in whatever order
+    check_told(told(method, **MORE), "public_covariance", place)  # in any order
     elsewhere = {"results_dir": str(home / "out"), "data_dir": "tables"}
     assert told(method, **elsewhere) == "accepted", "of another study, as far as is known"
 
@@ -237,7 +237,7 @@ def errors(private: dict[str, Any], public: dict[str, Any]) -> str:
     return fault_of(changed("datasets.digits", private) | {"public_datasets": {"lender": public}})
 
 
-# Options beside which a public dataset has the images of the private one.
+# Options with which a public dataset still has the images of the private one.
 SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (DIGITS, {"split_seed": 7, "test_fraction": 0.5, "delta": 1e-6}),
     (CSV, {"split_seed": 1, "label_column": "sex", "embed": True}),

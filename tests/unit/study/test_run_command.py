@@ -1,4 +1,4 @@
-"""`dpprobe run` finds rules, studies and profiles, and hands all else to Snakemake as it is."""
+"""`dpprobe run` finds rules, studies and profiles, and passes all other words to Snakemake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.conftest import REPOSITORY
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a study that is not the default one, and folders for others."""
+    """Returns a folder with a study that is not the default one, and folders for others."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
     Path("mine.yaml").write_text("study: mine\n")
@@ -36,13 +36,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the process would have become."""
+    """Returns the calls of `execve`, which would have replaced the process."""
     calls: list[Any] = []
     monkeypatch.setattr(os, "execve", lambda *words: calls.append(words))
     return calls
 
 
-# What is typed, and whether cores are missing: no limit on jobs, and no profile that has one.
+# Typed words, and whether `--cores` is added: only without a job limit and without a profile.
 CORES = [
     ("", True),
     ("heads -n", True),
@@ -68,7 +68,7 @@ ALL = ["--cores", "all"]
 
 
 def started_with(started: list[Any], typed: list[str]) -> list[str]:
-    """The command that the process becomes."""
+    """Returns the command that replaces the process."""
     started.clear()
     start_snakemake(typed)
     ((program, command, variables),) = started
@@ -91,7 +91,7 @@ def test_all_cores_are_taken_unless_a_limit_or_a_profile_is_named(
     cores = ALL if without_cores and not profile else []
     expected = [*SNAKEMAKE, *cores, *typed.split(), *DEFAULT]
     assert started_with(started, typed.split()) == expected
-    # a study of this folder is Snakemake's own default
+    # a study in this folder is already Snakemake's default
     (here / "config.yaml").write_text("study: mine\n")
     assert started_with(started, typed.split()) == expected[: -len(DEFAULT)]
 
@@ -146,7 +146,7 @@ def test_a_study_is_found_here_and_else_in_the_clone(
     for name in found:
         words = words.replace(name, str(REPOSITORY / name))
     assert started_with(started, typed.split()) == [*SNAKEMAKE, *ALL, *words.split()]
-    # a file of this folder comes before the clone's
+    # a file in this folder is preferred over the clone's
     for name in found:
         (here / name).write_text("study: own\n")
     assert started_with(started, typed.split()) == [*SNAKEMAKE, *ALL, *typed.split()]
@@ -211,7 +211,7 @@ def test_the_clone_that_one_stands_in_has_the_rules(here: Path) -> None:
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         (clone / name).touch()
     assert workflow_root(clone) == workflow_root(clone / "studies") == clone
-    # rules and package are of one tree
+    # rules and package come from the same tree
     assert make_environment(clone, {"PYTHONPATH": "b"})["PYTHONPATH"] == f"{clone / 'src'}:b"
     assert make_environment(clone, {})["PYTHONPATH"] == str(clone / "src")
     assert make_environment(REPOSITORY, {}) == {"DPPROBE_ROOT": str(REPOSITORY)}
@@ -220,13 +220,13 @@ def test_the_clone_that_one_stands_in_has_the_rules(here: Path) -> None:
 def test_the_next_command_runs_where_the_last_one_did(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs of a cluster would be a login node's; what `dpprobe run` adds by itself is left out."""
+    """Without the profile a cluster's jobs would use the login node; added options are omitted."""
     rules = ["--snakefile", str(REPOSITORY / "Snakefile")]
     default, mine = str(REPOSITORY / "config.yaml"), ["--configfile", "mine.yaml"]
     run = ["dpprobe", "run", "heads", "--cores", "all"]
     assert run_words("heads", call=[*rules, "--configfile", default]) == run
     assert run_words("heads", call=[*rules, *mine]) == [*run, *mine]
-    # a workflow that uses the rules as a module
+    # a workflow that imports the rules as a module
     own = ["--snakefile", "workflow/Snakefile"]
     assert run_words("heads", call=own) == ["snakemake", *run[2:], *own]
     assert run_words(where=["-j1"]) == ["dpprobe", "run", "-j1"]

@@ -1,4 +1,4 @@
-"""Slurm's partitions, as a fake `sinfo` lists them."""
+"""Slurm's partitions are read from a fake `sinfo`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_why_slurm_does_not_answer(
     sinfo.write_text(script if script == "\0" else f"#!/bin/sh\n{script}\n")
     if script is None:
         monkeypatch.setenv("PATH", "/nowhere")
-    if script == "\0":  # else the search goes on after a file that cannot be started
+    if script == "\0":  # otherwise the search in PATH continues
         monkeypatch.setenv("PATH", str(sinfo.parent))
     with pytest.raises(DpprobeError, match=f"^sinfo: {said}"):
         ask_partitions()

@@ -1,4 +1,4 @@
-"""The snapshot of a run: what is in it, and what a job refuses."""
+"""A run's snapshot contains the study, and jobs refuse a snapshot that does not fit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def taken_of(values: dict[str, Any]) -> Snapshot:
 
 
 def recorded(values: dict[str, Any]) -> dict[str, Any]:
-    """The part of a snapshot that a job is held against."""
+    """Returns the part of a snapshot that a job compares with its own study."""
     run: dict[str, Any] = json.loads(taken_of(values).text)[RUN_KEY]
     return run
 

@@ -1,4 +1,4 @@
-"""What a study means: its cells, its deltas and limits, its units, and names of its datasets."""
+"""A study determines its cells, deltas, limits and units, and the names of its datasets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def study_of(**changes: Any) -> Study:
 
 
 def several(*names: str, **values: Any) -> dict[str, Any]:
-    """Datasets of different images."""
+    """Returns datasets with different images."""
     return {name: DIGITS | {"split_seed": n} | values for n, name in enumerate(names)}
 
 
@@ -79,7 +79,7 @@ def test_each_private_method_has_each_epsilon_and_others_have_inf_alone(
     assert len(cells) == len(expected)
     assert set(cells) == expected
     assert study.list_cells("d0") == [cell for cell in cells if cell.dataset == "d0"]
-    asked = dict.fromkeys([*map(str, epsilons), "inf"])  # the order is the study's
+    asked = dict.fromkeys([*map(str, epsilons), "inf"])  # in the study's order
     assert study.job_epsilons() == tuple(e for e in asked if study.job_methods(e))
     assert {cell.epsilon for cell in cells} == set(study.job_epsilons())
 
@@ -100,7 +100,7 @@ def test_cells_follow_the_order_of_the_study() -> None:
     ]
 
 
-# Epsilons as they are written
+# Epsilons are kept as written
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_at_most_1000_epsilons() -> None:
         study_of(epsilons=steps)
 
 
-# Delta, limits, units
+# Delta, limits and units
 
 
 def test_a_dataset_s_own_delta_and_permission_come_before_the_study_s() -> None:
@@ -177,7 +177,7 @@ def test_the_unit_is_the_dataset_s_then_the_study_s_then_the_columns(
     dataset = PATIENTS | own
     study = study_of(datasets={"p": dataset}, privacy={"unit": of_study} if of_study else {})
     assert study.dataset_unit("p") == unit
-    # images of patients: how many a patient may have is unknown, or the limit that is written
+    # images of patients: the number per patient is unknown, or the written limit
     expected = {"images": None} if unit == "image" else None
     assert study.dataset_patients("p") == expected
     limited = study_of(
@@ -285,12 +285,12 @@ def test_no_delta_of_a_release_or_its_limit_is_above_one_over_n(
         assert fault.startswith(f"privacy.{name} of digits uses the dataset")
     else:
         assert fault is None
-    assert release_delta_fault(study, "one", 400) is None  # 1 / 400 is above both
+    assert release_delta_fault(study, "one", 400) is None  # 1 / 400 is larger than both deltas
 
 
 @pytest.mark.parametrize("asked", [{}, {"evaluate": {"epsilon": 1}}])
 def test_a_release_states_the_parts_that_it_asks_for_alone(asked: dict[str, Any]) -> None:
-    """So a part that a later version adds leaves the hashes of older releases as they were."""
+    """So a part that a later version adds does not change the hashes of older releases."""
     release = study_of(releases={"one": RELEASE | asked}).releases["one"]
     keys = {part.key for part in load_parts().values()}
     assert keys & release.model_dump(mode="json").keys() == asked.keys()

@@ -1,4 +1,4 @@
-"""A study is checked against the machine before any job: files, sizes, delta, folders."""
+"""A study's files, sizes, delta and folders are checked on this machine before any job."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ STUDIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Twenty images of ten patients, the table of a download, and the ledger of a dataset."""
+    """Returns a folder with 20 images of ten patients, the table of a download, and a ledger."""
     monkeypatch.chdir(tmp_path)
     rows = [f"images/{n % 2}/{n}.png,{'ab'[n % 2]},p{n // 2}" for n in range(20)]
     Path("tables").mkdir()
@@ -218,14 +218,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-ABOVE = "delta 0.1 is above 1/n = 0.000695 (n = 1438 training rows)"  # of 1,797, a fifth is tested
+ABOVE = "delta 0.1 is above 1/n = 0.000695 (n = 1438 training rows)"  # a fifth of 1,797 is tested
 ABOVE_BY_ID = "delta 0.1 is above 1/n = 0.000713 (n = 1402 training rows)"
 NOT_RELEASED = ": this delta would allow a mechanism that publishes a random row. No result with"
 ONE_OVER_N = "datasets.digits: delta 0.00069541 is 1/n (n = 1438 training rows)"
 FEW_TESTED = "2 classes have fewer than 5 test "
 OVERWRITTEN = "files written there would lie in images, where dataset "
-# Parts of each line that is said of a study above: of errors, which begin with `config: `, or else
-# of warnings. Nothing is said of the others.
+# The start of each line that is printed about a study above: errors begin with `config: `, others
+# are warnings. The other studies cause no line.
 SAID: dict[str, list[str]] = {
     "delta 0.1": [f"config: delta on datasets.digits: {ABOVE}; write a smaller delta, or `allow_"],
     "delta 1/n": [ONE_OVER_N],
@@ -397,7 +397,7 @@ def test_tables_that_cannot_be_read_are_left_to_the_job_that_reads_them(
 
 
 def test_a_patient_s_epsilon_is_that_of_a_group(folder: Path) -> None:
-    """For steps on all rows, k images are one row of k times the norm: mu becomes k mu.
+    """With steps on all rows, k images act like one row of k times the norm: mu becomes k mu.
 
     Dong, Roth and Su 2022, Theorem 2.14 and equation (2.13): delta of mu-GDP at epsilon.
     """
@@ -416,7 +416,7 @@ def test_a_patient_s_epsilon_is_that_of_a_group(folder: Path) -> None:
 
 
 def test_a_release_never_takes_the_metric_of_its_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`init` writes it by the labels; an area under the curve is of two classes alone."""
+    """`init` chooses the dataset's metric from the labels; an AUC requires two classes."""
     monkeypatch.setattr("dpprobe.data.sources.sklearn_datasets.Options.count_classes", lambda _: 2)
     auc = BY_ID | {"metric": "auc"}
     for metric in ("accuracy", "auc"):
@@ -453,7 +453,7 @@ def test_planning_a_study_imports_nothing_heavy(repository: Path) -> None:
 def test_a_source_in_the_place_of_its_split_table_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, linked: bool
 ) -> None:
-    """Snakemake deletes what it is about to make: the user's only copy."""
+    """Snakemake deletes files before it makes them: this would be the user's only copy."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "data/mine"
     folder.mkdir(parents=True)
@@ -477,7 +477,7 @@ def test_a_source_in_the_place_of_its_split_table_is_refused(
     assert table.exists()
 
 
-# The table of studies that are refused, one case a line.
+# The table of refused studies, one case per line.
 TABLE = Path(__file__).with_name("refused.yaml")
 
 
@@ -514,7 +514,7 @@ def test_a_study_is_refused_with_these_lines_or_accepted(
 def test_missing_files_that_a_person_downloads_name_the_command_with_the_steps(
     group: str, tmp_path: Path
 ) -> None:
-    """But a missing copy from another source does not: nobody downloads it."""
+    """A missing copy from another source is not downloaded, so its error names no command."""
     eyes = {"catalog": "eyepacs", "root": str(tmp_path)}
     with pytest.raises(ConfigError) as refused:
         check_study(load_study(STUDY | {group: {"eyes": eyes}}))

@@ -1,4 +1,4 @@
-"""Errors of a study name the file and the line of the key that is wrong."""
+"""Errors of a study name the file and the line of the wrong key."""
 
 from __future__ import annotations
 
@@ -54,27 +54,27 @@ audit:
 """
 LAST_TEXT = "methods:\n  sgd: {steps: 3}\n  new: {steps: 4}\nepsilons: [9]\naudit: 7\n"
 TYPED = {"seeds": 0, "methods": {"sgd": {"steps": [1]}}, "datasets": {"scans": 5}}
-# An error's text, a part of the line that it is about in STUDY_TEXT, and one in LAST_TEXT if that
-# text has the key too.
+# An error's text, part of the line in STUDY_TEXT to which it refers, and part of the line in
+# LAST_TEXT if LAST_TEXT has the key too.
 PLACES: list[tuple[str, str, str | None]] = [
     ("study: 'study' is every unnamed study's name", "study: digits", None),
     ("datasets.digits.name: 5: write a", "  digits: {source", None),
     ("datasets.digits: sklearn: unknown", "  digits: {source", None),
     ("datasets: digits: unknown", "  digits: {source", None),
-    # a missing key is its block's; one that is there has its own line, said with or without it
+    # a missing key is reported at its block, another key at its own line, even if not named
     ("datasets.scans.root: missing", "  scans:", None),
     ("datasets.scans.path: missing", "    path:", None),
     ("datasets.scans: path: no such folder", "    path:", None),
     ("datasets.scans: path images/scans is no folder", "    path:", None),
     ("datasets.scans: images/scans: no such folder; write another", "    path:", None),
     ("datasets.scans: images: no", "  scans:", None),
-    # names with dots and blanks, and of which one begins with the other
+    # names with dots and spaces, one of which begins with the other
     ("datasets.scans.subsample: 3: too many", "    subsample:", None),
     ("datasets.scans.subsample.fractions.Class A: 7", "Class A: 0.5", None),
     ("datasets.scans.subsample.fractions.Class A.1: 7: write", '"Class A.1": 0.5', None),
     ("datasets.scans.subsample.fractions.Class: 7", "        Class: 0.5", None),
     ("datasets.scans.subsample.fractions.3: 7: write a number", "        3: 0.5", None),
-    # keys of a method, and of a list in it
+    # keys of a method, and of a list in the method
     ("methods.sgd.steps: 0: write a number", '"steps": 3', "sgd: {steps"),
     ("methods.sgd on datasets.digits: steps: too many", '"steps": 3', "sgd: {steps"),
     ("methods.sgd on datasets.digits, which has patients", "  sgd:", "sgd: {steps"),
@@ -85,14 +85,14 @@ PLACES: list[tuple[str, str, str | None]] = [
     ("methods.sgd.search.1.epochs: 0: write", "      epochs: 1", None),
     ("methods.sgd.search.2.epochs: 0: write", "    search:", None),
     ("methods.new.steps: 0", "methods: &methods", "new: {steps: 4}"),
-    # merged keys stand where they are written
+    # merged keys are reported where they are written
     ("methods.merged.head: 'x': write", "    head: newton", None),
     ("methods.merged.steps: 0: write a number", "    steps: 5}", None),
     ("methods.both.steps: 1", "    steps: 5}", None),
     ("methods.both.epochs: 2", "{epochs: 1}", None),
     ("methods.both.head: 3", "  copy: &copy", None),
     ("others.sgd.steps: unknown key", '"steps": 3', None),
-    # a value of a list that the text names, or else the list
+    # a value of a list if the error names the value, otherwise the list
     ("epsilons: 2 appears twice in the list", "  2,", "epsilons: [9]"),
     ("epsilons: 2", "  2,", "epsilons: [9]"),
     ("epsilons.2: a number beyond 64 bits", "  8]", "epsilons: [9]"),
@@ -105,12 +105,12 @@ PLACES: list[tuple[str, str, str | None]] = [
     ("audit.methods.1: newton", "  - newton", "audit: 7"),
     ("audit: methods: two of them are alike", "  methods:", "audit: 7"),
 ]
-# What no line of a file has: the files are named.
+# Errors that refer to no line name only the files.
 NOWHERE = ["backbones: missing; add this key", "no cell to train: ...", "delta: missing"]
 
 
 def place_of(text: str, part: str, file: str) -> str:
-    """The place of the only line with a part, as an error names it."""
+    """Returns the position of the only line that contains `part`, as an error names it."""
     (line,) = (n for n, each in enumerate(text.splitlines(), 1) if part in f"{each}\n")
     return f"{file}:{line}"
 
@@ -128,13 +128,13 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 def test_the_line_of_a_key_is_found(
     files: tuple[Path, Path], said: str, part: str, part_in_last: str | None
 ) -> None:
-    """The last file with the key counts, and a key on the command line before any file."""
+    """The last file with the key is named; keys on the command line come before all files."""
     first, last = files
     expected = place_of(STUDY_TEXT, part, "first.yaml")
     in_last = place_of(LAST_TEXT, part_in_last, "last.yaml") if part_in_last else expected
     assert StudyLines(files=[first]).find_place(said) == expected
     assert StudyLines(files=[first, last]).find_place(said) == in_last
-    # where the first file counts; a key that only the other has stands there
+    # here the first file is the last one; `methods.new` is only in the other file
     other_way = in_last if said.startswith("methods.new") else expected
     assert StudyLines(files=[last, first]).find_place(said) == other_way
 

@@ -1,4 +1,4 @@
-"""The file of a study is read whole, and each fault names its line and remedy."""
+"""Faults in a study's file are refused, with their line and a remedy."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dpprobe.errors import ConfigError
 from dpprobe.study.check_command import merge_values, read_values
 from dpprobe.study.yaml_file import check_yaml, written_path
 
-# Files that YAML's readers would bend, the place that is named, and a part of what is said.
+# Files that YAML would misread, the position in the error, and part of its text.
 REFUSED: list[tuple[str | bytes, str, str]] = [
     ("", "", "empty; write a study"),
     ("# nothing\n", "", "empty; write a study"),
     ("- a\n- b\n", "", "no mapping; write a study"),
-    # of two equal keys YAML takes the last in silence
+    # YAML silently uses the last of two equal keys
     ("seeds: 1\nseeds: 2\n", ":2", "key 'seeds' appears twice, first in line 1"),
     ("a: {b: 1, c: 2, b: 3}\n", ":1", "key 'b' appears twice, first in line 1"),
     (
@@ -25,7 +25,7 @@ REFUSED: list[tuple[str | bytes, str, str]] = [
     ),
     ("a:\n  - x: 1\n    x: 1\n", ":3", "key 'x' appears twice, first in line 2"),
     ("3: 1\n3: 2\n", ":2", "key '3' appears twice, first in line 1"),
-    # the remedy fits the fault
+    # the remedy fits the error
     ("a: [1\n", ":2:1", "begins in line 1); close the bracket, or write a comma"),
     ("a: 1\n---\na: 2\n", ":2:1", "remove the line ---, or make two files"),
     ("a:\n\tb: 1\n", ":2", "a tab, but YAML accepts only spaces here; write two spaces"),

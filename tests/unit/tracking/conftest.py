@@ -1,4 +1,4 @@
-"""A small study whose cells are tracked; each test has a copy."""
+"""A small study whose cells are written to MLflow; each test has a copy."""
 
 from __future__ import annotations
 

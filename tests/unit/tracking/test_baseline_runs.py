@@ -1,4 +1,4 @@
-"""Runs of zero-shot classifiers and few-shot probes, and the run of the whole dataset."""
+"""Zero-shot classifiers and few-shot probes have runs, and so has the dataset as a whole."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SHARED = {"study": "s"}
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[RunContents]:
-    """Two zero-shot classifiers, the second with two metrics, and three probes."""
+    """Returns runs of two zero-shot classifiers, the second with two metrics, and three probes."""
     zero = [write_zero_shot(tmp_path, accuracy=0.7), write_zero_shot(tmp_path, backbone="b", auc=1)]
     record = read_json(zero[1])
-    both = read_json(zero[0])["summary"] | record["summary"]  # the headline is the second
+    both = read_json(zero[0])["summary"] | record["summary"]  # the second is the headline
     prompts = {"set": "own", "templates": ["{c}", "a {c}"]}
     write_json(zero[1], record | {"prompts": prompts, "summary": both})
     few = [write_few_shot(tmp_path, {1: 0.5, 16: 0.8, None: 0.9})]

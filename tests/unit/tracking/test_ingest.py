@@ -1,4 +1,4 @@
-"""MLflow runs from finished cells and studies."""
+"""Finished cells and studies become MLflow runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_cell_without_history_or_record_is_refused(study: Study) -> None:
 
 
 class RecordingWriter:
-    """Stands for a writer, and notes what it is given: runs by experiment, pages and options."""
+    """Replaces a writer, and records its inputs: runs by experiment, pages and options."""
 
     location, runs = Path("r"), dict[str, str]()
 
@@ -73,7 +73,7 @@ def _files(run: RunContents) -> list[str]:
 
 @pytest.fixture
 def parts(study: Study) -> dict[str, Any]:
-    """Several files of each kind, of which the features of `pixels` have more than the others."""
+    """Returns several files of each kind, most of them for the features of `pixels`."""
     root = study.root
     for name in ("b.png", "c.png", "d.png"):
         write_text(root / name, name)
@@ -140,7 +140,7 @@ def test_a_run_has_its_own_files_and_the_dataset_s_run_has_what_all_share(
         audited = key in ("study/digits/pixels/sgd/eps-0.5", "study/digits/pixels/sgd/eps-2")
         assert any("audit/" in name for name in _files(run)) == audited, key
         kinds = {name.partition("/")[0] for name, _, _ in run.metrics}
-        compared = "shot" not in key and "sgd/eps-inf" not in key  # which the record leaves out
+        compared = "shot" not in key and "sgd/eps-inf" not in key  # the record omits the others
         assert ("fairness" in kinds) == compared, key
 
 
@@ -246,13 +246,13 @@ def test_a_changed_baseline_renews_its_run_alone(study: Study) -> None:
     assert (again["created"], again["replaced"]) == (0, 0)
     after = study.ingest(**baselines(study.root, zero=0.6))["runs"]
     assert {key for key, run in after.items() if before[key] != run} == {ZERO, "study/digits"}
-    # the probe of one image and the other two are of one file
+    # all three probes are in one file
     last = study.ingest(**baselines(study.root, zero=0.6, one=0.4))["runs"]
     assert ZERO not in {key for key, run in last.items() if after[key] != run}
 
 
 def read_notes(study: Study) -> dict[str, str]:
-    """Returns the descriptions of experiments and runs, except of the run with the t-SNE plots."""
+    """Returns the descriptions of experiments and runs, except the run with the t-SNE plots."""
     notes = dict[str, str]()
     for name in ("digits", "digits/summary"):
         notes[name] = study.find_experiment(name).tags["mlflow.note.content"]
@@ -265,7 +265,7 @@ def read_notes(study: Study) -> dict[str, str]:
 def test_a_crash_before_links_are_renewed_is_repaired_by_the_next_run(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run with the t-SNE plots is replaced first, and every description links to this run."""
+    """The run with the t-SNE plots is replaced first, and every description links to it."""
     before = study.ingest()["runs"]["study/digits"]
     write_text(study.root / "tsne_pixels.png", "drawn again")
     with monkeypatch.context() as patch:

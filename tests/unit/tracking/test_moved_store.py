@@ -1,4 +1,4 @@
-"""A store whose results were moved: made again if dpprobe alone wrote it, otherwise refused."""
+"""A store whose results were moved is remade if only dpprobe wrote it, and otherwise refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.tracked_study import Study
 
 @pytest.fixture
 def moved(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """A tracked study in another folder than the one that its store names."""
+    """Returns a tracked study that is not in the folder named by its store."""
     study.ingest()
     folder = tmp_path_factory.mktemp("elsewhere") / "results"
     shutil.copytree(study.root, folder)
@@ -35,7 +35,7 @@ def execute(study: Study, *statements: str) -> None:
 
 
 def list_runs(database: Path) -> dict[str, str]:
-    """The address of each run's artifacts."""
+    """Maps each run to the URI of its artifacts."""
     with closing(sqlite3.connect(database)) as connection:
         return dict(connection.execute("select run_uuid, artifact_uri from runs").fetchall())
 
@@ -57,11 +57,11 @@ def test_a_moved_store_is_made_again(moved: Study, caplog: pytest.LogCaptureFixt
     assert "\n" not in line
     assert "snakemake" not in line, "there is no model of a release"
 
-    # the old store, with its artifacts
+    # the old store and its artifacts
     assert list_runs(Path(f"{database}.moved")) == before
     assert not (kept / "of an earlier move").exists()
     assert {path.name for path in (kept / "digits/cells").iterdir()} <= before.keys()
-    # and the new one
+    # the new store
     now = list_runs(database)
     assert len(now) == 13
     assert not now.keys() & before.keys()
@@ -129,7 +129,7 @@ def put_an_experiment_here(study: Study) -> None:
 
 
 def use_the_store_of_others(study: Study) -> None:
-    """Results elsewhere, which stay there, have the store; none are here."""
+    """Simulates results in another folder, which still exists and has this store's artifacts."""
     (study.root / "mlartifacts").rename(study.root / "of_others")
     others = (study.root / "of_others").as_uri()
     execute(
@@ -162,7 +162,7 @@ def test_a_store_that_was_not_moved_stays(moved: Study, change: Callable[[Study]
 def test_a_copy_is_a_store_of_its_own(
     study: Study, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The original stays, as do its artifacts."""
+    """The original store and its artifacts do not change."""
     study.ingest()
     before = list_runs(study.root / "mlflow.db"), list_files(study.root)
     copied = tmp_path_factory.mktemp("copied") / "results"
@@ -176,12 +176,12 @@ def test_a_copy_is_a_store_of_its_own(
 def test_a_move_alone_is_seen_by_the_next_run(
     study: Study, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rename of a folder above changes no time of a file."""
+    """Renaming a parent folder changes no file's modification time."""
     folder = tmp_path_factory.mktemp("project")
     shutil.copytree(study.root, folder / "one")
     record = Study(folder / "one").ingest()
     monkeypatch.chdir(folder / "one")
-    receipt = Path("receipt.json")  # as the run of a study writes it, with relative paths
+    receipt = Path("receipt.json")  # a study's run uses relative paths
     write_record(receipt, record | {"uri": "sqlite:///mlflow.db", "artifact_root": "mlartifacts"})
     assert find_store_fault(receipt, note=True) is None
     (folder / "one").rename(folder / "two")

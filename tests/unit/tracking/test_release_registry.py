@@ -1,4 +1,4 @@
-"""Releases in MLflow: one version a bundle, whole, loadable on images, apart from the heads."""
+"""Each release is one MLflow model version: complete, loadable for images, separate from heads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def bundle(example: Path, tmp_path: Path) -> Path:
 
 
 def rewritten(folder: Path, *, card: str | None = None, **facts: Any) -> Path:
-    """Changes a bundle, and its sums with it."""
+    """Changes a bundle, and updates its checksums."""
     if card is not None:
         (folder / "README.md").write_text(card)
     path = folder / "bundle.json"
@@ -79,7 +79,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def registered(study: Study, receipt: dict[str, Any]) -> Path:
-    """The folder of the bundle in a run's artifacts."""
+    """Returns the folder of the bundle within a run's artifacts."""
     uri = run_of(study, receipt).info.artifact_uri
     return Path(uri.removeprefix("file://"), "model/data/bundle")
 
@@ -282,7 +282,7 @@ def test_releases_stay_current_beside_each_other_and_the_study(
         assert study.client.get_model_version_by_alias(model, "released")
 
 
-# Serving.
+# Serving the model.
 
 
 @pytest.fixture
@@ -339,7 +339,7 @@ def test_a_registered_release_classifies_images(
 def test_what_is_no_image_is_named(
     bundle: Path, images: list[Path], value: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served_release, "CHUNK", 1)  # rows are counted over all chunks
+    monkeypatch.setattr(served_release, "CHUNK", 1)  # row numbers continue over all chunks
     values = pd.DataFrame({"image": pd.Series([str(images[0]), value], dtype=object)})
     with pytest.raises(DataError, match=words) as caught:
         ServedRelease(bundle).predict(values)
@@ -365,7 +365,7 @@ def test_weights_that_are_not_in_the_bundle_are_asked_for(
 
 
 class Registry:
-    """A registered model in memory; `crash_at` is the number of the change that fails."""
+    """An in-memory registered model; the change with number `crash_at` fails."""
 
     def __init__(self) -> None:
         self.aliases: dict[str, str] = {}
@@ -373,7 +373,7 @@ class Registry:
         self.crash_at = 0
 
     def add(self, digest: str, predecessor: str | None = None) -> None:
-        """Registers a bundle, as `register_release` does."""
+        """Registers a bundle like `register_release`."""
         tags = {DIGEST: digest, RELEASE: digest}
         tags |= {PREDECESSOR: predecessor} if predecessor else {}
         self.versions.append(SimpleNamespace(version=len(self.versions) + 1, tags=tags))
@@ -390,7 +390,7 @@ class Registry:
     def roll_back(self, digest: str, *, undo: bool = False) -> str:
         return self.model().roll_back(digest, undo=undo)
 
-    # MLflow's client
+    # Methods of MLflow's client
 
     def search_model_versions(self, _condition: str, **_page: Any) -> Any:
         class Page(list[Any]):
@@ -425,7 +425,7 @@ class Registry:
 
 @pytest.fixture
 def registry() -> Registry:
-    """Three releases, each of which replaces the one before."""
+    """Returns a registry with three releases, each of which replaces the release before."""
     made = Registry()
     for digest, predecessor in (("a", None), ("b", "a"), ("c", "b")):
         made.add(digest, predecessor)
@@ -507,7 +507,7 @@ def test_a_bundle_is_rolled_back_in_mlflow(study: Study) -> None:
     assert said == f"{MODEL}@released: version 1, lesions_v1\n{MODEL}@previous: none"
     assert client.get_registered_model(MODEL).aliases.keys() == {"released"}
     assert "@released: version 2, lesions_v2" in roll_back(second, undo=True)
-    # of a bundle that two studies have, each has its version
+    # if two studies have the same bundle, each has its own version
     register(study, first, name="other")
     assert register(study, second, name="other")["models"] == {"other.release.lesions_v1": "2"}
     (study.root / "mlflow.db").unlink()

@@ -1,4 +1,4 @@
-"""The contents of runs: params, metrics, tags, notes and artifacts."""
+"""Runs have the right params, metrics, tags, notes and artifacts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_each_cell_is_one_complete_run(study: Study) -> None:
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "sgd ε0.5 scattering"
     assert (run.data.params["delta"], run.data.params["train_rows"]) == ("1e-05", "1000")
-    assert run.data.metrics["allows/balanced_accuracy"] == 0.5663  # of 0.566223, up
+    assert run.data.metrics["allows/balanced_accuracy"] == 0.5663  # 0.566223, rounded up
     assert run.inputs is not None
     assert run.inputs.dataset_inputs[0].dataset.name == "digits"
     assert study.artifacts(run) == [
@@ -145,7 +145,7 @@ def test_a_study_is_one_run_with_its_report_and_tables(study: Study) -> None:
     assert study.ingest_whole()["replaced"] == 1, "another result, in the same report and tables"
 
 
-# Runs of cells, summaries and studies: each number and word from the records it stands for.
+# Runs of cells, summaries and studies contain the numbers and words of their records.
 
 
 ROWS = REPOSITORY / "tests/stored/mlflow_rows.json"
@@ -154,7 +154,7 @@ ENDS = [f"{kind}{end}" for kind in ("", "rows_", "both_") for end in ("low", "hi
 
 
 def _run(path: Path, *more: Any, change: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """The run of a cell, whose record may be changed first."""
+    """Returns the run of a cell, after `change` has edited its record."""
     if change is not None:
         record = read_json(path)
         change(record)
@@ -168,7 +168,7 @@ def _metrics(run: Any) -> dict[str, float]:
 
 
 def test_rows_of_mlflow_have_the_names_that_others_read(tmp_path: Path) -> None:
-    """Queries and dashboards read them: a change here is a change for them, so edit it by hand."""
+    """Users' queries and dashboards read these names, so the stored file is only edited by hand."""
     paths = [write_cell(tmp_path, epsilon=epsilon) for epsilon in ("1", "8", "inf")]
     write_text(tmp_path / "report.html", "report")
     summarise_cells(paths, tmp_path / "s.parquet", study="s")
@@ -461,7 +461,7 @@ def test_a_release_shows_a_result_that_tells_something(
     st.randoms(use_true_random=False),
 )
 def test_rows_hash_alike_in_any_order_and_with_repeats(rows: list[Any], random: Any) -> None:
-    """MLflow stores equal rows once and returns them in no order."""
+    """MLflow stores equal rows only once, and returns rows in arbitrary order."""
     params = {"p": "1"}
     wanted = hash_rows(rows, params)
     mixed = [*rows, rows[0]]

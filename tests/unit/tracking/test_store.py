@@ -1,4 +1,4 @@
-"""The MLflow store: one writer at a time, and errors that name what to do."""
+"""The MLflow store allows one writer at a time, and its errors name a remedy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.tracked_study import Study
 def test_a_locked_database_is_told_of_and_waited_for(
     study: Study, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """MLflow gave up after 80 seconds without a word, and its message said to delete the store."""
+    """MLflow itself gave up silently after 80 seconds, and advised deleting the store."""
     monkeypatch.setattr(store, "LOCK_NOTE_SECONDS", 0.2)
     with closing(sqlite3.connect(study.root / "mlflow.db", check_same_thread=False)) as other:
         other.isolation_level = None
@@ -112,7 +112,7 @@ def test_certificates_are_checked_as_mlflow_is_told(monkeypatch: pytest.MonkeyPa
         store.reach_server("https://host")
     assert asked == [("https://host", each) for each in (True, "a.pem", False)]
     lock, receipts, uri = Path("m.lock"), (Path("t/a.json"), Path("t/b.json")), "http://server:5000"
-    locks = [store.lock_file(uri, lock, each) for each in receipts]  # none waits for another
+    locks = [store.lock_file(uri, lock, each) for each in receipts]  # neither waits for the other
     assert [*locks, store.lock_file("sqlite:///mlflow.db", lock, receipts[0])] == [
         Path("t/a.lock"),
         Path("t/b.lock"),
@@ -121,7 +121,7 @@ def test_certificates_are_checked_as_mlflow_is_told(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_file_that_is_no_database_is_named(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    # MLflow tries ten times, for a hundred seconds: a database may be starting
+    # MLflow tries ten times, for a hundred seconds, because a database may be starting
     monkeypatch.setattr("mlflow.store.db.utils.MAX_RETRY_COUNT", 1)
     write_text(study.root / "mlflow.db", "not a database, though long enough to be read as one")
     with pytest.raises(TrackingError, match="MLflow refused") as caught:
@@ -160,7 +160,7 @@ def test_a_receipt_says_when_its_store_is_gone(
         moved.rename(study.root / name)
     assert not find_store_fault(receipt)
     (study.root / "mlflow.db").unlink()
-    # By its other URI, as a new process would: mlflow keeps the deleted file open under the first.
+    # A new process would use this URI; mlflow keeps the deleted file open under the first URI.
     assert study.ingest()["created"] == 13
     assert not find_store_fault(receipt)
 
@@ -170,7 +170,7 @@ def test_only_a_local_store_can_be_missing(tmp_path: Path) -> None:
     record = {"format": "dpprobe-tracking", "format_version": 1, "dataset": "digits"}
     write_text(receipt, json.dumps(record | {"uri": "http://server:5000", "artifact_root": None}))
     assert not find_store_fault(receipt)
-    # as written before artifact_root was in receipts
+    # a receipt from before `artifact_root` was added
     write_text(receipt, json.dumps(record | {"uri": f"sqlite:///{tmp_path}/mlflow.db"}))
     assert find_store_fault(receipt)
     write_text(tmp_path / "mlflow.db", "")
@@ -219,7 +219,7 @@ def test_an_edited_run_is_noticed_and_written_again(study: Study, edit: str) -> 
 
 
 def read_rows(database: Path) -> list[tuple[Any, ...]]:
-    """Reads the metrics of all runs that MLflow shows."""
+    """Returns the metrics of all runs that MLflow shows."""
     with closing(sqlite3.connect(database)) as connection:
         return sorted(
             connection.execute(
@@ -243,7 +243,7 @@ def test_a_store_that_is_cut_is_damaged(study: Study, part: float) -> None:
 
 
 class Checked:
-    """A store whose runs are known, with two receipts; counts how often it is read."""
+    """A store with known runs and two receipts; counts how often it is read."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.database, self.reads = root, root / "m.db", 0
@@ -251,7 +251,7 @@ class Checked:
         monkeypatch.setattr(receipt_module, "read_runs", self._read)
         write_text(self.database, "x")
         record = {"format": RECEIPT_FORMAT, "uri": f"sqlite:///{self.database}", "dataset": "d"}
-        for name in ("one", "two"):  # two results may have one run
+        for name in ("one", "two"):  # two results may share a run
             runs = {"k": "a", "l": "b", "m": "a"}
             write_text(root / name, json.dumps(record | {"name": name, "runs": runs}))
 
@@ -263,7 +263,7 @@ class Checked:
         return self.found
 
     def reads_of(self, name: str, **named: Any) -> int:
-        """Checks a receipt that is right; returns how often the store was read."""
+        """Checks a valid receipt; returns how often the store was read."""
         before = self.reads
         assert find_store_fault(self.root / name, **named) is None
         return self.reads - before
@@ -334,7 +334,7 @@ def test_a_store_is_set_aside_with_its_log(tmp_path: Path) -> None:
 def test_two_ingesters_of_a_new_store_wait_for_each_other(study: Study) -> None:
     root = study.root
     (root / "mlflow.db").unlink()
-    program = (  # they are forked from one that has imported MLflow and asked it for nothing
+    program = (  # forked after MLflow's import, before its first use
         "import os, sys; sys.path.insert(0, sys.argv[1])\n"
         "from pathlib import Path\n"
         "from tests.support.tracked_study import Study\n"

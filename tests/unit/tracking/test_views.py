@@ -1,4 +1,4 @@
-"""Views of experiments: columns that were logged, an order, filters, and charts."""
+"""Views of experiments have logged columns, an order, filters and charts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CURRENT = 'tags.current = "true"'
 
 
 def _cells(root: Path, **kind: Any) -> tuple[list[runs.RunContents], list[runs.RunContents], Any]:
-    """Runs of cells at three epsilons, their summary run, and the measure of the dataset."""
+    """Returns runs of cells at three epsilons, their summary run, and the dataset's measure."""
     paths = [write_cell(root, epsilon=epsilon, **kind) for epsilon in EPSILONS]
     records = [(path, read_cell(path)) for path in paths]
     cells = [runs.cell_run(path, record, "s", {}, Mock()) for path, record in records]

@@ -1,4 +1,4 @@
-"""Runs are written once each, replaced when they change, and retired."""
+"""Each run is written once, replaced when it changes, and retired."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_cells_that_left_the_study_are_tagged_and_come_back(study: Study) -> Non
     receipt = study.ingest()
     assert receipt["runs"].keys() == first["runs"].keys()
     for key, run in first["runs"].items():
-        # a summary says how far it lies below the ceiling, which had left
+        # a summary contains the gap to the ceiling, which had been removed
         if "/eps-" in key or "/nonprivate" in key:
             assert receipt["runs"][key] == run, "runs that came back are the same runs"
     assert set(current("digits").values()) | set(current("digits/summary").values()) == {"true"}
@@ -229,11 +229,11 @@ def test_a_long_note_is_cut_and_says_so(lines: int) -> None:
 
 
 DATASETS = ("signs", "cells")
-STUDIES = ("one", "two")  # that share each dataset's experiment
+STUDIES = ("one", "two")  # both share each dataset's experiment
 SMALLEST: dict[str, Any] = {"backbones": ["pixels"], "methods": ["sgd"], "seeds": 2}
 CELLS, SUMMARIES = 2, 2
-# A process for each, as a job on another machine is, with a lock file of its own; they are forked
-# from one that has imported MLflow and asked it for nothing.
+# One process per writer, like jobs on several machines, each with its own lock file; forked from a
+# process that has imported MLflow but not used it.
 WRITERS = """
 import json, os, sys
 from pathlib import Path
@@ -290,7 +290,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_all(server: str, files: Path, folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """Starts a writer for each study and dataset, all at once; returns their receipts."""
+    """Starts a writer for each study and dataset at the same time; returns their receipts."""
     keys = [(study, dataset) for study in STUDIES for dataset in DATASETS]
     arguments = []
     for study, dataset in keys:
@@ -397,10 +397,10 @@ def test_a_row_that_another_writer_inserts_in_between(
         "folder": str(tmp_path),
     }
     with psycopg2.connect(backend) as other, closing(psycopg2.connect(backend)) as watch:
-        # `with watch` would be one transaction, in which pg_stat_activity stays as first read.
+        # `with watch` would be one transaction, in which pg_stat_activity never changes.
         watch.autocommit = True
         other.cursor().execute(insert, values)
-        # Our writer does not see the row yet; its own insert waits until that one is decided.
+        # The writer does not see the row yet; its own insert waits until this transaction ends.
         writer = start_writers(arguments)
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         limit = time.monotonic() + 120

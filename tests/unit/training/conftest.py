@@ -1,4 +1,4 @@
-"""Calibrations made once for all tests of a process."""
+"""Calibrations that are computed once for all tests of a process."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from tests.support.shared_calibrations import _shared_calibrations  # noqa: F401
 
 @pytest.fixture(scope="session")
 def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Keeps noise multipliers by all that decides them."""
+    """Returns the folder that caches noise multipliers by a hash of their inputs."""
     return tmp_path_factory.mktemp("calibration")

@@ -1,4 +1,4 @@
-"""Cells of rows with several labels, and the metric that stands for a cell."""
+"""Cells of rows with several labels, and the headline metric of a cell."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_features(
     names: tuple[str, ...],
     patients: dict[str, list[str]] | None = None,
 ) -> None:
-    """Rows whose first features tell their labels, and noise; [n] or [n, K] labels a split."""
+    """Writes noisy rows whose first features depend on their labels ([n] or [n, K] per split)."""
     for number, (split, own) in enumerate(labels.items()):
         generator = np.random.default_rng(number)
         features = generator.normal(size=(len(own), DIMENSION))
@@ -40,7 +40,7 @@ def write_features(
 
 
 def several() -> dict[str, np.ndarray]:
-    """Three labels per row, each there in three rows of ten."""
+    """Returns three labels per row, each positive in three of ten rows."""
     return {
         split: (np.random.default_rng(rows).random((rows, 3)) < 0.3).astype(np.int8)
         for split, rows in ROWS.items()
@@ -52,7 +52,7 @@ def one_of(classes: int) -> dict[str, np.ndarray]:
 
 
 def make_run(folder: Path, calibration: Path) -> Run:
-    """A job of two seeds at epsilon 8."""
+    """Returns a job of two seeds at epsilon 8."""
     job = make_job(epsilon="8", methods={"sgd": SIGMOID})
     return Run(folder, job, calibration, {"image": ROWS["train"]})
 
@@ -118,7 +118,7 @@ def test_another_metric_needs_no_training(
 
 
 def named(test: list[str]) -> dict[str, list[str]]:
-    """Each training patient has four images."""
+    """Returns patients by split; each training patient has four images."""
     return {"train": [f"secret-{row // 4}" for row in range(ROWS["train"])], "test": test}
 
 

@@ -1,4 +1,4 @@
-"""The record, files and state of a cell, from contents that were made up and not trained."""
+"""A cell's record, files and state, tested with made-up contents instead of training."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SEX = ["fm"[row % 5 > 2] for row in range(TEST)]
 
 
 def labels_of(rows: int, classes: int) -> np.ndarray:
-    """Uneven classes: half of all rows, or more, have the first."""
+    """Returns labels of uneven classes: at least half of all rows are in the first class."""
     return np.where(np.arange(rows) % 2 == 0, 0, np.arange(rows) % classes)
 
 
@@ -77,7 +77,7 @@ def run_of(
 def made(
     task: CellTask, indices: tuple[int, ...] = (0, 1), seed: int = 0, seconds: float = 1.25
 ) -> CellContents:
-    """Random weights and scores; the history in no order; class priors where they are released."""
+    """Returns random weights and scores, an unsorted history, and class priors if released."""
     generator = np.random.default_rng(seed)
     classes, count = len(task.train.class_names), len(indices)
     priors = {"class_priors": np.full((count, classes), 1 / classes, np.float32)}
@@ -188,7 +188,7 @@ def test_a_seed_s_metrics_are_scikit_learn_s(
         assert seed["never_predicted"] == sorted(set(labels.tolist()) - set(found.tolist()))
         judged = [
             found[row] in right for row, right in enumerate(ACCEPTED) if right
-        ]  # as many as have an accepted label
+        ]  # only rows with an accepted label
         assert seed["real_accuracy"] == pytest.approx(np.mean(judged))
         assert ("top5_accuracy" in seed) == (classes > 10)
         if classes > 10:
@@ -201,7 +201,7 @@ def test_a_seed_s_metrics_are_scikit_learn_s(
 def test_the_headline_of_both_halves_averages_to_the_whole(
     tmp_path: Path, calibration: Path
 ) -> None:
-    """Each half has 12 of 24 rows, so an accuracy is the mean of the accuracies of its halves."""
+    """Each half has 12 of 24 rows, so the accuracy is the mean of both halves' accuracies."""
     task, features = open_task(run_of(tmp_path, calibration, FULL, metric="accuracy"))
     record = stage(task, features, made(task))
     assert (record["headline"], record["metric_named"]) == ("accuracy", True)
@@ -280,7 +280,7 @@ def test_a_staged_cell_reads_back_as_it_was_made(
         assert [seed[name] for seed in record["seeds"]] == values.tolist()
     assert (again.indices, again.chosen) == ((0, 1), contents.chosen)
     assert again.history == contents.history
-    # the time of a private search would reveal the number of its trials
+    # the duration of a private search would reveal its number of trials
     assert (record["seconds"], again.seconds) == ((None, 0.0) if options is TUNED else (1.25, 1.25))
     assert [seed.get("chosen") for seed in record["seeds"]] == list(contents.chosen or (None, None))
 
@@ -296,7 +296,7 @@ def test_a_cell_is_current_for_its_own_seeds_metric_and_identity_alone(
     for other in (
         replace(task, asked=replace(task.asked, seeds=3)),
         replace(task, asked=replace(task.asked, metric="macro_accuracy")),
-        replace(task, headline="accuracy"),  # not macro accuracy
+        replace(task, headline="accuracy"),  # instead of macro accuracy
         replace(task, near_duplicates={"near": 1}),
     ):
         assert not other.is_current()

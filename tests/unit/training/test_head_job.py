@@ -1,4 +1,4 @@
-"""The training job: which cells it keeps, completes, trains anew, and loses never."""
+"""A training job reuses, completes and retrains cells, and never loses finished ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CLASSES, DIMENSION = 3, 6
 def write_features(
     folder: Path, *, splits: Sequence[str] = tuple(ROWS), shift: float = 0.0
 ) -> None:
-    """Two small splits of three separable classes."""
+    """Writes two small splits of three separable classes."""
     for number, (split, rows) in enumerate(ROWS.items()):
         if split not in splits:
             continue
@@ -60,7 +60,7 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Run:
-    """A job over the features of one folder; `units` counts the units of each kind."""
+    """A job on the features in a folder; `units` is the number of units by kind."""
 
     folder: Path
     job: Request
@@ -72,7 +72,7 @@ class Run:
         return self.folder / "cells" / job.dataset / job.backbone / method / f"eps-{job.epsilon}"
 
     def stored(self, method: str) -> list[Path]:
-        """The folders of a method's cells in the store."""
+        """Returns the folders of a method's cells in the store."""
         records = sorted(self.folder.glob(".cells/*/metrics.json"))
         methods = {path.parent: read_json(path)["cell"]["method"] for path in records}
         return [folder for folder, of in methods.items() if of == method]
@@ -108,7 +108,7 @@ def run(tmp_path: Path, calibration: Path) -> Run:
 
 @pytest.fixture
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Every call of fit_heads: (batch size, number of seeds)."""
+    """Returns a list of the calls of fit_heads: (batch size, number of seeds)."""
     calls: list[tuple[str, int]] = []
     original = fit_heads
 
@@ -185,7 +185,7 @@ RELEASING: list[tuple[dict[str, Any], str, list[str]]] = [
 def test_what_is_released_beside_a_head_stays_with_its_seed(
     run: Run, values: dict[str, Any], name: str, mechanisms: list[str]
 ) -> None:
-    """Statistics of a normalisation, class priors, and what a search chose."""
+    """Such results are statistics of a normalisation, class priors, and options from a search."""
     methods = {"m": method_options(values)}
 
     def read() -> list[Any]:
@@ -289,7 +289,7 @@ CHANGES: list[dict[str, Any]] = [
 def test_what_a_cell_depends_on_makes_it_another_with_noise_of_its_own(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neighbouring runs must not share noise."""
+    """Two runs that differ in one input must not share noise."""
     start = run.folder / "start.safetensors"
     small = METHODS["small"]
     started = small.model_copy(update={"init": "file", "init_file": str(start)})
@@ -364,7 +364,7 @@ def test_one_method_s_failure_keeps_the_others_work(
 
 
 def unfinished(run: Run) -> list[str]:
-    """What is neither input nor a published cell."""
+    """Returns paths of unfinished files."""
     paths = [str(path.relative_to(run.folder)) for path in run.folder.rglob("*")]
     return [path for path in paths if "partial" in path]
 
@@ -378,7 +378,7 @@ def test_a_cell_without_room_leaves_what_was_finished(
     original, left = pq.write_table, [None] * 2
 
     def write(table: Any, path: Path, **options: Any) -> None:
-        if left and "scores" in table.column_names:  # the disk fills up
+        if left and "scores" in table.column_names:  # simulates a full disk
             left.pop()
             path.write_bytes(b"half")
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -398,7 +398,7 @@ def test_a_cell_without_room_leaves_what_was_finished(
 def test_a_file_system_that_loses_what_was_written_is_told(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a mounted bucket, where a renamed folder may have its files' content of before."""
+    """On a mounted bucket, a renamed folder may contain the previous content of its files."""
     store = CellTask.store_cell
 
     def store_and_lose(task: CellTask, *contents: Any) -> None:
@@ -443,7 +443,7 @@ def test_a_disk_that_fills_up_at_the_end_leaves_the_old_cell(
 def test_a_half_published_cell_is_published_again(run: Run, fits: list[tuple[str, int]]) -> None:
     run.train()
     before = run.contents("full")
-    for name in CELL_FILES:  # as if the process had been killed after the first rename of a cell
+    for name in CELL_FILES:  # as after a kill between renames of a cell's files
         if name != "heads.safetensors":
             (run.cell("full") / name).unlink()
     fits.clear()
@@ -469,7 +469,7 @@ def test_a_start_of_other_classes_is_refused_before_training(
 
 @pytest.fixture
 def places(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A stand-in GPU, on which each full batch pays; lists the devices whose rows jobs read."""
+    """Makes a stand-in GPU that only full batches use; lists the devices of rows that jobs read."""
     found: list[str] = []
 
     def read(*args: Any, device: str, **rest: Any) -> JobFeatures:
@@ -479,7 +479,7 @@ def places(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("dpprobe.training.head_fits.read_job_features", read)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     for name in ("LEAST_STEP", "LEAST_FIT"):
-        # of the full batch, not of the small one
+        # limits that the full batch reaches, but not the small batch
         monkeypatch.setattr(f"dpprobe.heads.fit_device.{name}", ROWS["train"] * DIMENSION * CLASSES)
     return found
 
@@ -529,7 +529,7 @@ def test_a_job_of_small_work_never_asks_for_a_gpu(
 def test_an_exact_cell_is_equal_with_a_gpu(
     run: Run, places: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The GPU is left to whole numbers: rows and all else stay on the CPU."""
+    """The GPU only computes integers: rows and everything else stay on the CPU."""
     found = []
 
     def fit(options: Any, data: Any, *args: Any, **rest: Any) -> Any:
@@ -556,7 +556,7 @@ def test_an_exact_cell_is_equal_with_a_gpu(
 def test_a_job_names_each_method_that_failed_and_trains_the_others(
     run: Run, monkeypatch: pytest.MonkeyPatch, foreign: bool
 ) -> None:
-    """A method without a plan comes first; an error of another library may pass at a retry."""
+    """A method without a plan is named first; an error of another library allows a retry."""
     methods = dict.fromkeys(["b", "full", "few", "a", "c", "m10"], METHODS["full"])
     methods["few"] = method_options({"head": "sgd", "batch_size": 301, "steps": 3})
     fault = ValueError("foreign") if foreign else DpprobeError("its own")

@@ -1,4 +1,4 @@
-"""The learning curves of heads: test metrics in training, held against scikit-learn."""
+"""Learning curves of heads (test metrics during training) agree with scikit-learn."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ABSENT = SEVERAL * np.array([1, 0, 1], np.uint8)
 def measure(
     folder: Path, labels: np.ndarray, *, units: list[str] | None = None, memory_mb: int = 9
 ) -> dict[str, list[float]]:
-    """Metrics of two heads on a test split with these labels; the train split has three rows."""
+    """Returns metrics of two heads on a test split with these labels, and three train rows."""
     several = labels.ndim == 2
     classes = labels.shape[1] if several else int(labels.max()) + 1
     names = tuple("abc"[:classes])
@@ -70,7 +70,7 @@ def scores_of(head: int, rows: int, classes: int) -> np.ndarray:
 
 @pytest.fixture(params=[9, 0], ids=["in memory", "streamed"])
 def memory_mb(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """In blocks of five rows, of which the last has three; streamed, a block is a shard's."""
+    """Sets blocks of five rows, with three in the last; a streamed block is a shard's rows."""
     monkeypatch.setattr(training_set, "CHUNK_BYTES", 5 * 4 * DIMENSION)
     memory: int = request.param
     return memory

@@ -1,4 +1,4 @@
-"""Heavy libraries that the scripts of jobs may not import: each costs every job that starts."""
+"""Job scripts do not import heavy libraries without need, which would slow every job's start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.training_jobs import make_job, plan_job
 from tests.unit.training.test_head_job import METHODS, ROWS, write_features
 
 HEAVY = {"torch", "numba", "opacus", "sklearn", "pandas", "matplotlib", "mlflow", "timm", "PIL"}
-# As Snakemake runs a script, but that the modules of the process are printed in the end.
+# Runs a script like Snakemake, and then prints the modules of the process.
 PROGRAM = """
 import json, runpy, sys
 from snakemake.iocontainers import Namedlist
@@ -39,7 +39,7 @@ PRIVACY = {"delta": 1e-4, "accountant": "pld", "mode": "benchmark", "unit": "ima
 
 
 def run_script(repository: Path, name: str, folder: Path, **given: Any) -> set[str]:
-    """Runs a job's script in a Python of its own; returns the packages that it imported."""
+    """Runs a job's script in a new Python; returns the packages that the script imported."""
     study = STUDY | {"results_dir": str(folder), "data_dir": str(folder / "data")}
     values = {"config": study, "log": str(folder / "logs/job.log"), "output": {}} | given
     finished = subprocess.run(

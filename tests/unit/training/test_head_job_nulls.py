@@ -1,4 +1,4 @@
-"""Null examples in stored features: nothing in sums and test results, but counted in n."""
+"""Null examples in stored features change no sums or test results, but count in n."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def write(folder: Path, split: str, nulls: Sequence[int], **more: Any) -> Featur
 @pytest.mark.parametrize("memory_mb", [100, 0], ids=["in memory", "streamed"])
 @EACH
 def test_heads_are_those_of_null_rows(tmp_path: Path, head: str, unit: str, memory_mb: int) -> None:
-    """Bit for bit, whatever the labels of null examples; n counts them."""
+    """The bits are equal for any labels of null examples, and n includes null examples."""
     method = method_options(HEADS[head])
     memory_mb = 100 if "batch_size" in HEADS[head] else memory_mb  # samples need memory
     features, labels, names = make_split("train")
@@ -88,7 +88,7 @@ def test_heads_are_those_of_null_rows(tmp_path: Path, head: str, unit: str, memo
 @pytest.mark.parametrize("unit", ["image", "patient"])
 @EACH
 def test_a_release_counts_no_null_row_of_its_test(tmp_path: Path, head: str, unit: str) -> None:
-    """Their scores are NaN under each normalisation, so other units keep their weights."""
+    """Null rows have NaN scores after each normalisation; other units keep their weights."""
     method = method_options(HEADS[head])
     train, test = (write(tmp_path, split, NULLS[split]) for split in ROWS)
     inputs = FitInputs(train, unit)
@@ -129,7 +129,7 @@ def test_a_cell_is_tested_on_readable_rows_alone(tmp_path: Path, calibration: Pa
 
 
 def test_null_rows_are_known_as_nobody_s(tmp_path: Path) -> None:
-    """All null rows are equal bits; a patient has not as many images as there are null rows."""
+    """All null rows have equal bits, but do not count as many images of one patient."""
     store = write(
         tmp_path / "features/a/b",
         "train",

@@ -1,4 +1,4 @@
-"""Patients as units: of fits' inputs and cells, and their price where the unit is an image."""
+"""Patients as units, in inputs of fits and in cells, and their guarantee if images are units."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.training_jobs import make_job
 from tests.unit.training.test_head_job import Run
 
 CLASSES, DIMENSION = 3, 6
-# Patient p has 1 to 20 images, all of one class.
+# Patient p has 1 to 20 training images, all of the same class.
 IMAGES = {"train": [1 + 7 * p % 20 for p in range(120)], "test": [1 + p % 5 for p in range(30)]}
 METHODS = {
     "auto": method_options({"head": "auto"}),
@@ -77,18 +77,18 @@ def test_patients_are_the_unit_of_every_statement(
         assert {"rows_per_unit", "copies_of_units"} <= {*statement["not_covered"]}
         price = accountants.compute_epsilon(composition(statement), 1e-4, "pld")
         assert price <= statement["epsilon_realised"] <= 4
-    for method in ("sampled", "full"):  # whose test rows count by patient, also while they train
+    for method in ("sampled", "full"):  # test rows count by patient, also during training
         folder = run.folder / f"cells/toy/none/{method}/eps-4"
         history = pq.read_table(folder / "history.parquet").to_pandas().groupby("seed_index")
         accuracies = [seed["accuracy"] for seed in run.read(method, "metrics")["seeds"]]
         assert history["test_accuracy"].last().tolist() == pytest.approx(accuracies, abs=1e-6)
     (gradients,) = run.read("sampled", "privacy")["mechanisms"]
-    assert gradients["sample_rate"] == 20 / 120  # of patients
+    assert gradients["sample_rate"] == 20 / 120  # a share of patients
     assert run.read("full", "metrics")["rows"]["train"] == sum(IMAGES["train"])
 
 
 def test_crops_make_cells_stale_and_keep_every_promise(run: Run) -> None:
-    """A patient's images in several random parts are one unit, at the price of one part."""
+    """A patient's images in several random crops are one unit, with the guarantee of one crop."""
 
     def read_cells() -> dict[str, tuple[Any, Any]]:
         return {
@@ -158,7 +158,7 @@ def test_rows_of_a_patient_weigh_as_one_in_memory_and_streamed(tmp_path: Path) -
 
 @pytest.mark.parametrize("unit", ["image", "patient"])
 def test_crops_have_the_rows_labels_and_units(tmp_path: Path, unit: str) -> None:
-    """Read when steps ask for them, or streamed where all of them together are too many."""
+    """Crops are read when steps need them, or streamed if all together exceed the memory."""
     write_features(tmp_path)
     whole = FeatureStore(tmp_path / "train/manifest.json")
     values = whole.read()
@@ -167,7 +167,7 @@ def test_crops_have_the_rows_labels_and_units(tmp_path: Path, unit: str) -> None
         tmp_path / "crops/train", values, whole.labels, units=whole.units, layers=crops
     )
     of_unit = FitInputs(FeatureStore(manifest), unit)
-    most = 12 * 4 * values.size / 1e6  # of the rows and all crops as float32
+    most = 12 * 4 * values.size / 1e6  # rows and all crops as float32
     for memory_mb, streamed in ((most, False), (most - 1e-6, True)):
         rows = of_unit.read_rows(device="cpu", memory_mb=memory_mb)  # type: ignore[arg-type]
         assert rows.is_streamed == streamed

@@ -1,4 +1,4 @@
-"""The rows of a training job: splits that do not fit are refused, blocks cover every row once."""
+"""A training job refuses splits that do not fit, and its blocks cover every row once."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_labels_without_an_auc_are_named(tmp_path: Path, caplog: pytest.LogCaptu
 def test_blocks_cover_each_test_row_once_and_in_order(
     tmp_path: Path, memory_mb: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A block of streamed rows is a shard's."""
+    """A block of streamed rows is one shard's rows."""
     monkeypatch.setattr(job_features, "chunk_rows", lambda *_: [(0, 4), (4, 8), (8, 11)])
     features = read(write(tmp_path / "train"), write(tmp_path / "test"), memory_mb=memory_mb)
     blocks = list(features.test_blocks())

@@ -1,4 +1,4 @@
-"""The files of a cell of networks, what its identity has, and the resources that a study gives."""
+"""A cell of networks has the right files, identity and resources."""
 
 from __future__ import annotations
 

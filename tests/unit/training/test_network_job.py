@@ -1,4 +1,4 @@
-"""One network a job: what is kept, trained again and refused, and the cell that is made of them."""
+"""One job per network reuses, retrains or refuses networks, and a cell is made from them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.support.feature_stores import separable, write_split
 from tests.support.training_jobs import change_job, make_job, plan_job, watch_renames
 
 ROWS = {"train": 60, "test": 20}
-CLASSES, DIMENSION = 3, 64  # of test_vit
+CLASSES, DIMENSION = 3, 64  # test_vit's dimension
 HEAD = {"head": "fine_tune", "tune": "head", "batch_size": 20, "steps": 3, "learning_rate": 0.5}
 SEARCHED = HEAD | {"search": {"space": {"max_grad_norm": [0.5, 2.0]}}}
 
@@ -58,7 +58,7 @@ def write_features(folder: Path, weights: str | None = None, nulls: tuple[int, .
 
 @dataclass(frozen=True)
 class Run:
-    """The jobs of one cell over the features of a folder."""
+    """The jobs of one cell on the features in a folder."""
 
     folder: Path
     calibration: Path
@@ -134,12 +134,12 @@ def test_a_network_is_kept_and_made_again_with_the_same_bits(
     assert published[-1] == "result.json"
     first = run.files(0)
     for name in NETWORK_FILES:
-        (run.network(0) / name).unlink()  # as Snakemake does before the job
+        (run.network(0) / name).unlink()  # like Snakemake
     monkeypatch.setattr("dpprobe.training.network_job.train_network", None)
     run.tune(0)
     monkeypatch.undo()
     assert run.files(0) == first
-    # links share their bytes, so that an edit in place is one of the store too
+    # links share content, so editing a file also edits the store
     (run.network(0) / "scores.npy").write_bytes(b"cut off")
     run.tune(0)
     again = run.files(0)
@@ -174,14 +174,14 @@ def test_a_killed_job_goes_on_from_its_own_checkpoint(
     run.tune(1)
     assert "net eps 2: resumes after step 2 of 3" in caplog.text
     assert run.files(1)["network.safetensors"] == whole
-    kept.mkdir()  # of a job that was killed after it had published its network
+    kept.mkdir()  # as if killed after publishing
     run.tune(1)
     assert not kept.exists()
 
 
 def test_a_cell_has_what_its_networks_have(run: Run) -> None:
     probe = {"share": 0.3, "method": {"head": "feature_covariance", "steps": 5}}
-    run = of(run, HEAD | {"probe": probe})  # whose normalisation has noise of its own per seed
+    run = of(run, HEAD | {"probe": probe})  # whose normalisation has different noise per seed
     for index in range(2):
         run.tune(index)
     record = run.gather()
@@ -205,12 +205,12 @@ def test_a_cell_has_what_its_networks_have(run: Run) -> None:
     assert record.seconds == pytest.approx(sum(run.record(index).seconds for index in range(2)))
     assert not any(np.array_equal(*seeds) for seeds in heads.values())
     before = (cell / "metrics.json").read_bytes()
-    shutil.rmtree(cell)  # as Snakemake does before the job
+    shutil.rmtree(cell)  # like Snakemake
     run.gather()
     assert (cell / "metrics.json").read_bytes() == before
     for path in cell.iterdir():
         os.utime(path, (0, 0))
-    run.gather()  # Snakemake compares times, so a file that is reused is as new as its job
+    run.gather()  # reused files get a new time, as Snakemake compares times
     assert all(path.stat().st_mtime > 0 for path in cell.iterdir())
     for index in range(2):
         labels = np.arange(ROWS["test"]) % CLASSES
@@ -257,7 +257,7 @@ def test_a_network_starts_from_a_file_that_was_compared(run: Run) -> None:
 def test_the_network_starts_from_the_head_that_its_probe_released(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose price is a part of epsilon: another head gives another network."""
+    """Epsilon includes the price of this head; another head gives another network."""
     changed = of(run, HEAD | {"probe": {"method": {"head": "momentum", "steps": 2}}})
     changed.tune(0)
     scores = np.load(changed.network(0) / "scores.npy")
@@ -311,14 +311,14 @@ def test_a_searched_norm_takes_its_noise_along_and_promises_nothing(run: Run) ->
 
 
 def test_features_of_other_weights_are_refused(run: Run) -> None:
-    # Only the features' content is in the identity that seeds derive from.
+    # The identity from which seeds derive contains only the features' content.
     write_features(run.folder, weights="0" * 64)
     with pytest.raises(DataError, match="with different weights"):
         run.tune(0)
 
 
 def test_activations_of_other_rows_are_refused(run: Run) -> None:
-    """As many rows in another order, as of a table that was made anew."""
+    """The activations have equally many rows in another order, as from a remade table."""
     header: dict[str, Any] = {"preprocessing": {"cut": {"blocks": 1, "shape": [DIMENSION]}}}
     cuts: list[Path] = []
     for split, rows in ROWS.items():
@@ -384,7 +384,7 @@ def test_seeds_and_options_have_networks_of_their_own_and_physical_batches_none(
 
 
 def test_two_processes_make_the_network_of_one(run: Run) -> None:
-    """With a probe, which is another release that only the first process may make."""
+    """The probe is another release, which only the first process may make."""
     probe = {"share": 0.3, "method": {"head": "feature_covariance", "steps": 5}}
     run = of(run, HEAD | {"probe": probe})
     run.tune(0)
@@ -401,7 +401,7 @@ def test_two_processes_make_the_network_of_one(run: Run) -> None:
 
 
 def test_null_examples_are_neither_trained_on_nor_tested(run: Run) -> None:
-    """Also held-out ones of a search; units of null examples stay in n."""
+    """Null rows that a search holds out are skipped too; units of null examples count in n."""
     nulls = (0, 7, 19)
     write_features(run.folder, nulls=nulls)
     files = run.given

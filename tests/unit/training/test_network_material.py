@@ -1,6 +1,6 @@
-"""The rows of a network: views of training images, test images as they are, random rows to check.
+"""A network's data: augmented training images, unchanged test images, random rows for checks.
 
-`image_inputs` and `check_network` have tests in their room; here, what they are asked.
+Other tests cover `image_inputs` and `check_network`; these tests check the arguments.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Asked = list[tuple[Any, dict[str, Any]]]
 
 
 class Table(str):
-    """Stands for a split table without null examples."""
+    """Replaces a split table, without null examples."""
 
     nulls = ()
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Lists the first argument and the named ones of each call for inputs or checks."""
+    """Returns a list of the first argument and the named arguments of each call."""
     calls: Asked = []
 
     def note(first: Any, *_: Any, **named: Any) -> object:
@@ -102,7 +102,7 @@ def test_training_images_have_views_and_units_and_test_images_neither(
 def test_gradients_are_checked_as_they_are_computed(
     tmp_path: Path, asked: Asked, options: dict[str, Any], wanted: dict[str, Any], from_images: bool
 ) -> None:
-    """On random rows of the network's shape: of 24 together, four views each leave six rows."""
+    """Uses random rows of the network's shape; with 24 inputs and four views, six rows fit."""
     network: Any = SimpleNamespace(
         shape=(3, 8, 6), trained={"w": torch.zeros(1)}, from_images=from_images
     )

@@ -1,4 +1,4 @@
-"""The file of calibrated plans between two jobs, and `auto` methods, decided from features."""
+"""The file of calibrated plans between two jobs, and `auto` methods decided from features."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def read(folder: Path, methods: dict[str, MethodOptions], **own: Any) -> Plans:
 
 
 def test_bounds_on_attacks_are_stored_and_may_be_missing(tmp_path: Path) -> None:
-    """Version 4 of the file lacks them; SciPy's normal distribution has those of one Gaussian."""
+    """Version 4 lacks the bounds; for one Gaussian, SciPy's normal distribution gives the bound."""
     path = written(tmp_path, {"full": method(batch_size="full", steps=1)}, seeds=1)
     plans = read_plans(path)
     (release,) = plans.plans["full"].mechanisms
@@ -116,7 +116,7 @@ def test_when_all_fail_each_is_named(tmp_path: Path) -> None:
     with pytest.raises(PrivacyError, match="a: batch_size 400.*\\nb: .*write epsilon inf"):
         written(tmp_path, {"a": IMPOSSIBLE, "b": ceiling})
     assert not (tmp_path / "plans.json").exists()
-    auto = method_options({"head": "auto"})  # which is decided later
+    auto = method_options({"head": "auto"})  # decided later
     assert set(read(tmp_path, {"a": IMPOSSIBLE, "auto": auto}).failures) == {"a"}
 
 
@@ -145,7 +145,7 @@ def test_all_heads_together_and_selections_are_priced(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("coarse_risks")
 def test_methods_are_calibrated_to_a_risk_and_checked_against_it(tmp_path: Path) -> None:
-    """A head that samples has an epsilon of its own at the same risk."""
+    """A head that samples has a different epsilon at the same risk."""
     risk = Risk(advantage=0.2)
     found = read(tmp_path, {"full": FULL, "small": SMALL}, epsilon=risk)
     full, small = found.plans["full"], found.plans["small"]
@@ -178,7 +178,7 @@ def test_a_release_refuses_a_plan_whose_epsilons_are_not_its_price(
     )
     check_price(plan)
     assert plan.patients is not None
-    fine = 0.998 if name != "full" else 1 - 1e-5  # others are priced on a grid
+    fine = 0.998 if name != "full" else 1 - 1e-5  # the others are priced on a grid
     edits = {
         "cost": [less_noise(plan, factor) for factor in (fine, 0.98, 1e-5)],
         "says epsilon": [

@@ -1,4 +1,4 @@
-"""A job holds what is declared public against the private data, before it trains."""
+"""Before a job trains, it compares files that are declared public with the private data."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def store_split(
 
 @dataclass(frozen=True)
 class Study:
-    """A study of two private datasets; the first one's heads are trained here."""
+    """A study of two private datasets; this job trains heads of the first one."""
 
     folder: Path
     calibration: Path
@@ -87,7 +87,7 @@ class Study:
         )
 
     def refuses(self, method: dict[str, Any], *words: str, early: bool = True) -> None:
-        """Trains `method` beside another, which is trained only where the rows must be read."""
+        """Trains `method` and another method; the other is trained only if the error comes late."""
         error: type[Exception] = PrivacyError if early else DpprobeError
         with pytest.raises(error, match="some: ") as caught:
             self.train(other=SGD | {"steps": 2}, some=method)
@@ -150,7 +150,7 @@ def test_the_statement_says_who_declared_what_public(study: Study, tmp_path: Pat
 
 
 def released_head(study: Study, target: Path) -> Path:
-    """The head of one seed, as `init_file` takes it, with the mark of its cell."""
+    """Returns a file for `init_file` with the head of one seed, and with the mark of its cell."""
     study.train(sgd=SGD)
     record = read_cell(study.cell("sgd") / "metrics.json")
     tensors = load_file(study.cell("sgd") / "heads.safetensors")
@@ -172,11 +172,10 @@ def test_a_released_head_is_no_public_start(study: Study, tmp_path: Path) -> Non
     study.refuses(started(study.cell("sgd") / "heads.safetensors"), reason)
 
 
-# Public files against the cells, features and tables of several private datasets.
+# Public files are compared with the cells, features and tables of several private datasets.
 #
-# A head in disguise is known: times a factor, plus a term common to all classes, without its
-# biases, rounded, or with one class's weights alone. What only resembles a head is no reason to
-# refuse.
+# A disguised head is recognised if it is scaled, has a term added to all classes, lacks its biases,
+# is rounded, or keeps only one class's weights. A file that merely resembles a head is accepted.
 
 
 GENERATOR = np.random.default_rng(0)
@@ -204,9 +203,9 @@ def cell_of(root: Path, dataset: str) -> Path:
 
 @pytest.fixture
 def private(tmp_path: Path) -> PrivateData:
-    """Four private datasets: `own` of the fit; `second` has the head; `tabled` a table alone.
+    """Returns four private datasets: `own` of the fit, `second` with the head, `tabled`, `damaged`.
 
-    `damaged` has files that cannot be read, which must not hide the others.
+    `tabled` only has a table. The unreadable files of `damaged` must not hide the others.
     """
     for name, rows in VECTORS.items():
         for backbone in ("b", "other"):
@@ -243,7 +242,7 @@ def private(tmp_path: Path) -> PrivateData:
 
 
 def start_from(private: PrivateData, path: Path) -> int:
-    """Checks a file as a start; returns how many files were compared."""
+    """Checks a file as initial weights; returns how many files were compared."""
     values = {"head": "sgd", "batch_size": "full", "steps": 1, "init": "file"}
     return len(private.check_public(method_options({**values, "init_file": str(path)})).hashes)
 
@@ -258,7 +257,7 @@ def borrow(private: PrivateData, folder: Path) -> int:
 
 
 def change_class(index: int, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """The head, in which one class alone keeps its direction."""
+    """Returns weights in which only one class has the head's direction, after `change`."""
     weights = OTHER.copy()
     weights[index] = change(HEAD[index])
     return weights
@@ -332,7 +331,7 @@ def test_a_head_that_this_process_fitted_is_known(
 def test_one_class_is_known_by_four_weights_or_more(
     private: PrivateData, tmp_path: Path, features: int, known: bool
 ) -> None:
-    """With three weights, two classes of different heads may have one direction by chance."""
+    """With three weights, classes of two different heads may have the same direction by chance."""
     save(cell_of(tmp_path, "second"), np.stack([OTHER, HEAD])[:, :, : features + 1])
     path = save(tmp_path / "start", change_class(1, lambda row: 2 * row)[:, : features + 1] + 0)
     weights = np.array(GENERATOR.normal(size=(KINDS, features + 1)), np.float32)
@@ -362,7 +361,7 @@ def test_a_bfloat16_copy_is_known_and_a_study_without_results_knows_none(
 def test_a_head_that_started_from_the_file_may_equal_it(
     private: PrivateData, tmp_path: Path
 ) -> None:
-    """As its statement says, by the file's hash; a statement that does not say so is no excuse."""
+    """The head's statement must list the file's hash; a statement without the hash is no excuse."""
     path = save(tmp_path / "start", HEAD)
     digest, foreign = sha256_file(path), hash_value("other")
     statement = cell_of(tmp_path, "second").with_name("privacy.json")
@@ -404,7 +403,7 @@ def test_features_of_a_private_table_are_known(private: PrivateData, tmp_path: P
 def test_shared_rows_are_counted_against_the_smaller_store(
     private: PrivateData, tmp_path: Path, dataset: str, shared: int, percent: int | None
 ) -> None:
-    """The study has 30 private rows; a single one may be there by chance."""
+    """The study has 30 private rows; a single shared row may occur by chance."""
     fresh = np.random.default_rng(5).normal(size=(50, 6))
     write_features(tmp_path / "mixed", np.concatenate([fresh, VECTORS[dataset][:shared]]), "mixed")
     if percent is None:

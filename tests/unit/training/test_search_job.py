@@ -1,4 +1,4 @@
-"""The job of an unpriced search: what its trials train on, what it keeps, what it goes on from."""
+"""The trials of an unpriced search train on the right rows, are recorded, and resume."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write_features(
     several: bool = False,
     constant: bool = False,
 ) -> None:
-    """Two splits of three separable classes, of patients by the number of the row."""
+    """Writes two splits of three separable classes; `patients` maps row numbers to patients."""
     for number, (split, rows) in enumerate({"train": ROWS, "test": 60}.items()):
         labels = np.arange(rows) // IMAGES % CLASSES
         features = separable(labels, DIMENSION, seed=number)
@@ -79,7 +79,7 @@ def head_network(*arguments: Any, **rest: Any) -> FineTunedNetwork:  # noqa: ARG
 
 @dataclass
 class Trainings:
-    """Notes every training, and may stop at one."""
+    """Records every training, and interrupts the training with number `stop`."""
 
     calls: list[dict[str, Any]] = field(default_factory=list)
     stop: int | None = None
@@ -186,7 +186,7 @@ def test_trials_train_with_the_cell_s_plan_on_the_other_rows(run: Run) -> None:
 def test_a_trial_is_scored_on_held_out_rows_alone(
     run: Run, patients: Callable[[int], int] | None
 ) -> None:
-    """Each patient counts once, however many of the rows are theirs."""
+    """Each patient counts once, for any number of rows."""
     write_features(run.folder, patients=patients)
     record = run.search(searched(2))
     store = FeatureStore(run.folder / "train/manifest.json")
@@ -333,7 +333,7 @@ def test_held_out_rows_are_null_to_a_probe(tmp_path: Path, memory_mb: int) -> No
 
 
 def test_a_probe_is_fitted_in_each_trial_and_counted(run: Run) -> None:
-    path = run.folder / "start.safetensors"  # a public file, compared with the private rows
+    path = run.folder / "start.safetensors"  # public, but compared with private rows
     save_file({"weights": np.eye(CLASSES, DIMENSION, dtype=np.float32)}, path)
     start = {"init": "file", "init_file": str(path)}
     probe = {"share": 0.5, "method": {"head": "sgd", "steps": 3, "normalize": "none", **start}}
@@ -346,7 +346,7 @@ def test_a_probe_is_fitted_in_each_trial_and_counted(run: Run) -> None:
 
 
 def test_a_name_and_the_seed_alone_decide_what_is_held_out(tmp_path: Path) -> None:
-    """Other rows, their order and their number change nothing for a row."""
+    """The choice for a row does not depend on other rows, their order or their number."""
     names = [f"image {number}" for number in range(400)]
 
     def held(ids: list[str], share: float, seed: int = 0) -> dict[str, bool]:
@@ -362,7 +362,7 @@ def test_a_name_and_the_seed_alone_decide_what_is_held_out(tmp_path: Path) -> No
     half = held(names, 0.5)
     assert all(half[name] for name in names if whole[name]), "a larger share holds out more"
     for share, chosen in ((0.25, whole), (0.5, half)):
-        spread = 5 * math.sqrt(share * (1 - share) / 400)  # of a binomial share
+        spread = 5 * math.sqrt(share * (1 - share) / 400)  # for a binomial share
         assert abs(np.mean(list(chosen.values())) - share) < spread
     for share in (1e-9, 1 - 1e-9):
         with pytest.raises(DataError, match=r"held_out .* leaves all 400 units .*another share"):

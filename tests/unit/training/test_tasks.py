@@ -1,4 +1,4 @@
-"""What a job trains on and is refused for: plans of another job, and the keys of a study."""
+"""A job reads its plans and the keys of its study, and refuses other jobs' plans."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS = 60  # of 20 patients
 
 @pytest.fixture
 def opened(tmp_path: Path, calibration: Path) -> Callable[..., OpenedJob]:
-    """Opens a job, its values changed as given, with plans for (4, 1e-3) on 60 images."""
+    """Returns a function that opens a job, with changes, and plans for (4, 1e-3) on 60 images."""
     for number, (split, rows) in enumerate({"train": ROWS, "test": 9}.items()):
         labels = np.arange(rows) % 3
         units = [f"{split} {row // 3}" for row in range(rows)]
@@ -44,7 +44,7 @@ def opened(tmp_path: Path, calibration: Path) -> Callable[..., OpenedJob]:
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], Any], *, signed: bool = True) -> None:
-    """Edits the plans as somebody who signs the change, or as somebody who does not."""
+    """Edits the plans, and updates their hash if `signed`."""
     record = read_json(folder / "plans.json")
     digest = record.pop("sha256")
     change(record)

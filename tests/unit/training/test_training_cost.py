@@ -1,4 +1,4 @@
-"""The memory that jobs of linear heads ask for."""
+"""The memory requests of jobs with linear heads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def study_of(*methods: dict[str, Any], memory_mb: int = 1000) -> Study:
 
 
 def test_a_job_needs_its_rows_in_float32_and_the_names_of_all_rows() -> None:
-    """Shards of 100 MB in float16 are 200 MB in float32, with 10% to spare; names take 13 MB."""
+    """100 MB of float16 shards take 200 MB in float32, plus a reserve of 10%; names take 13 MB."""
     study = study_of(FULL)
     assert estimate_memory_mb(study, 0) == 2000
     assert estimate_memory_mb(study, 100) == pytest.approx(2000 + 220 + 13)
