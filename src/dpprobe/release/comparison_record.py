@@ -18,7 +18,7 @@ FORMAT, FORMAT_VERSION = "dpprobe-comparison", 1
 def make_record(
     bundles: Sequence[Bundle], metric: Metric, plan: Plan, released: ReleasedSums, **named: Any
 ) -> dict[str, Any]:
-    """Returns a record: `named` are name, study, dataset, unit and entry of the ledger."""
+    """Returns a record; `named` has name, study, dataset, unit, and number of the ledger entry."""
     found = estimate_difference(released, Noise.of_plan(plan), metric)
     frequencies = {"class_frequencies": list(metric.frequencies)} if metric.frequencies else {}
     return {
