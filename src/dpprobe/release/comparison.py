@@ -18,7 +18,7 @@ interval does not cover this error.
 **Interval.** The estimate is the first sum divided by the public n. Its variance is the noise's
 variance plus at most E d^2 / n. A bound on E d^2 is the second sum, plus 2.58 standard deviations
 of its noise, divided by n; it is too low with probability 0.5%. The interval is the estimate plus
-or minus the standard deviations that exclude 4.5%, so that both error probabilities sum to 5%.
+or minus as many standard deviations as exclude 4.5%: both error probabilities add up to 5%.
 
 **Power.** A difference is found if its interval excludes 0: a two-sided test at 5%. If the heads
 disagree on a share of each class, E d^2 is at most v: the share times sum_k p_k w_k^2. The bound
