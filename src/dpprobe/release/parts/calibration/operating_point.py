@@ -11,7 +11,7 @@ fixed range of the class's probability. A row adds its weight to one number of t
 weights of a unit's rows sum to at most 1, so the sensitivity is 1.
 
 **Threshold.** Thresholds are edges of the ranges, tried from the lowest on. An edge passes if the
-hypothesis "its sensitivity is at most the wanted sensitivity" is rejected at 2.5%, with the variance of the
+hypothesis "the sensitivity is at most the wanted one" is rejected at 2.5%, with the variance of the
 class's rows and of the noise (Fieller 1954). The first edge that fails ends the search. The
 probability of publishing a threshold with too small a sensitivity is therefore at most the error
 probability of one test (fixed sequence testing; Angelopoulos et al. 2021, arXiv 2110.01052).

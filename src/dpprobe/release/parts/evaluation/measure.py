@@ -7,8 +7,8 @@ null row has NaN as scores and is not counted. A row's scores depend on the row 
 which may be any earlier release, because composition is adaptive.
 
 **Accuracy.** The sum over rows of weight times hit is released; a row's hit is the share of its
-labels that are predicted correctly, in [0, 1]. A unit adds at most 1 and null rows add 0, so the sum has
-sensitivity 1. The accuracy is the noisy sum divided by n, clamped to [0, 1].
+labels that are predicted correctly, in [0, 1]. A unit adds at most 1 and null rows add 0, so the
+sum has sensitivity 1. The accuracy is the noisy sum divided by n, clamped to [0, 1].
 
 **AUC.** The AUC of two classes, or the mean AUC of several labels, comes from two released tables:
 
