@@ -170,7 +170,7 @@ def _find_equal_rows(rows: npt.NDArray[np.float32] | RowSource) -> list[Origin]:
 
 
 def read_raw(rows: Any) -> npt.NDArray[np.float32] | RowSource | None:
-    """Returns the rows that a pipeline got, if they are numbers [n, d]; else None."""
+    """Returns the input rows of a pipeline if they are numbers [n, d]; else None."""
     if isinstance(rows, FeatureStore) or rows is None or sparse.issparse(rows):
         return rows if isinstance(rows, FeatureStore) else None
     try:

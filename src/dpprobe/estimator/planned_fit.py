@@ -218,7 +218,7 @@ def explain_searches() -> Iterator[None]:
 
 
 def _make_exact(method: MethodOptions) -> MethodOptions:
-    """Returns options (of `tuned`, its base) with exact sums, unless the user chose an engine.
+    """Sets `engine: exact` (in the base of `tuned`), unless the user chose an engine.
 
     An engine changes only the arithmetic, not the mechanisms or their epsilon.
     """

@@ -140,7 +140,7 @@ class AskedComparison:
 
     @cached_property
     def plan(self) -> Plan:
-        """The noise for the test units; raises PrivacyError if none meets epsilon and delta."""
+        """The plan for the test units; raises PrivacyError if no noise meets epsilon and delta."""
         target = Target(
             n=FitInputs(self.stores[0][1], self.unit).n,
             epsilon=self.epsilon,

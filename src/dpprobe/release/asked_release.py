@@ -117,7 +117,7 @@ def read_limits(study: Study, dataset: str) -> Limits:
 
 
 def name_split(dataset: DatasetOptions, store: FeatureStore) -> str:
-    """Returns the key of the split; with equal keys, each unit is on the same side in both."""
+    """Returns a key of the split; splits with equal keys put each unit on the same side."""
     split = dataset.public_split()
     if split.follows_names:
         return split.key
@@ -127,7 +127,7 @@ def name_split(dataset: DatasetOptions, store: FeatureStore) -> str:
 def list_units(
     of: str, folder: Path, dataset: DatasetOptions, stores: tuple[FeatureStore, FeatureStore]
 ) -> Units:
-    """Lists the units of the dataset with its ledger in `folder`; `of` is the title of warnings."""
+    """Lists the units of the dataset with its ledger in `folder`; `of` names it in warnings."""
     tables = find_tables(folder, fingerprint=stores[0].dataset_fingerprint)
     if tables is None:
         logger.warning(

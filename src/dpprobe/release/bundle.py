@@ -117,7 +117,7 @@ class BackboneFacts(Facts):
 
     @property
     def parts(self) -> tuple[BackboneFacts, ...]:
-        """The members of a joined backbone; other backbones have one part, themselves."""
+        """The members of a joined backbone; for other backbones, only the backbone itself."""
         return self.members or (self,)
 
     @property

@@ -221,7 +221,7 @@ def least_difference(noise: Noise, metric: Metric, *, disagreement: float) -> fl
 
 
 def _spread(noise: Noise, mean_square: float) -> float:
-    """Bounds the standard deviation of a mean of units' differences, with its noise."""
+    """Bounds the standard deviation of the mean of units' differences, including noise."""
     return math.sqrt(mean_square / noise.n + (noise.difference / noise.n) ** 2)
 
 

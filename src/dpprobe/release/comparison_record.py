@@ -51,6 +51,6 @@ def read_whole(path: Path) -> Mapping[str, Any] | None:
 
 
 def has_hash(path: Path, digest: str | None) -> bool:
-    """True if the record in a file is whole and has this hash."""
+    """Returns True if the record in a file is whole and has this hash."""
     record = read_whole(path)
     return record is not None and record[RECORD_HASH] == digest

@@ -81,5 +81,5 @@ def describe_result(record: Mapping[str, Any], unit: UnitWords) -> list[str]:
 
 
 def round_up(points: float) -> float:
-    """Rounds points up to one digit after the point."""
+    """Rounds percentage points up to one decimal."""
     return math.ceil(10 * points - 1e-9) / 10

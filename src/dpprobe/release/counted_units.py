@@ -58,7 +58,7 @@ def compose_test_price(*plans: Plan | None) -> Plan | None:
 
 
 def priced_values(plan: Plan) -> dict[str, Any]:
-    """Returns the facts of a statement block that describe its privacy cost to test units."""
+    """Returns the values of a statement block that state its privacy cost to test units."""
     return {
         "n": plan.n,
         "epsilon": plan.realised_epsilon,
@@ -104,7 +104,7 @@ def find_usable(scores: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def count_steps(values: Floats, n: int) -> tuple[Floats, float]:
-    """Returns numbers in [0, 1] in whole steps of a grid for sums over n units, with the step."""
+    """Converts numbers in [0, 1] to whole steps of a grid for sums over n units; with the step."""
     grid = Grid.make_grid(1.0, n, whole=True)
     return grid.round_to_steps(torch.from_numpy(values)).numpy(), grid.step
 

@@ -366,7 +366,7 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Compares new images with the test units of a release, table by table."""
+    """The comparison of new images with the test units of a release, by table."""
 
     images: int
     units: int

@@ -98,7 +98,7 @@ class ReleaseTask(AskedRelease):
         return PlannedRelease(release=self, transport=self.transport)
 
     def run(self, *, wait_minutes: float | None = 0) -> None:
-        """Makes or finishes the release; None waits for other sites as long as `sites` states."""
+        """Makes or finishes the release; `wait_minutes` None waits as long as `sites` states."""
         self.transport.run(self._finish_or_make, wait_minutes)
 
     def make_offer(self) -> tuple[Any, Path]:

@@ -85,7 +85,7 @@ class Transport:
         return Agreed()
 
     def run(self, work: Callable[[], None], wait_minutes: float | None) -> None:  # noqa: ARG002
-        """Makes or finishes the release; None waits for other sites as long as `sites` states."""
+        """Makes or finishes the release; `wait_minutes` None waits as long as `sites` states."""
         work()
 
     def make_offer(self, prepare: Callable[[], None]) -> tuple[Any, Path]:  # noqa: ARG002

@@ -76,7 +76,7 @@ def release_statement(
 
 
 def describe_test_units(*, n: int, rule: str, compared: Sequence[str]) -> dict[str, Any]:
-    """Returns number, rule of the split, and comparison with training units, for test units.
+    """Describes the test units: number, rule of the split, comparison with training units.
 
     `rule` is the public rule of a split, in the format of `PublicSplit`.
     """

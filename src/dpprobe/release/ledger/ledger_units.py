@@ -247,7 +247,7 @@ def refuse_same_units(
     *,
     unlike: Sequence[str],
 ) -> None:
-    """Refuses units that ledgers outside the total also have; ignores equal names in `unlike`."""
+    """Refuses units that also occur in ledgers outside the total; ignores names in `unlike`."""
     data = booking.identity.partition(" ")[2]  # identifies equal features without split tables
     known = dict[Any, tuple[Hashes, bool]]()  # most entries of a dataset have equal units
     for name, entry in [(each, entry) for each in others for entry in others[each]]:

@@ -122,7 +122,7 @@ class PartSteps:
     # between training and the bundle
 
     def keep(self, heads: Heads, entry: Entry) -> None:
-        """Keeps private files for later releases."""
+        """Stores private files for later releases."""
 
     def drop(self, entry: Entry) -> None:
         """Removes the private files of an abandoned ledger entry."""

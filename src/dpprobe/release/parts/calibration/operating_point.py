@@ -115,7 +115,7 @@ def _below(edge: float) -> float:
 
 
 def _surely_reaches(counts: Floats, place: int, wanted: float, deviation: float) -> bool:
-    """Tests if the share of rows from a range on exceeds `wanted`, at 2.5%."""
+    """Tests at 2.5% if the share of rows in this and all higher ranges exceeds `wanted`."""
     whole = max(float(counts.sum()), 0.0)
     part = min(float(counts[place:].sum()), whole)
     above, below = math.sqrt(len(counts) - place), math.sqrt(place)

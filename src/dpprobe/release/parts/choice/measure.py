@@ -133,7 +133,7 @@ def _not_known(
 
 
 def _depends_on_n(method: MethodOptions) -> bool:
-    """True if the mechanisms of a private method differ between numbers of units."""
+    """Returns True if a private method's mechanisms depend on the number of units."""
     if not method.private:
         return False
     try:
@@ -285,7 +285,7 @@ class Steps(PartSteps):
         )
 
     def list_facts(self, dataset: str) -> dict[str, DataFacts]:
-        """Returns the facts of each backbone that has features of a dataset of the study."""
+        """Returns the facts of fits on a dataset, for each backbone with stored features."""
         release, planned, own = self.release, self.planned, dataset == self.release.options.dataset
         facts = {release.options.backbone: planned.facts} if own else {}
         for name in release.study.backbones:

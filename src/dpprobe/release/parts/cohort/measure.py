@@ -217,7 +217,7 @@ class Steps(PartSteps):
         return RunningSums(chain.factorisation, chain.cohorts, names=names, n=self.planned.plan.n)
 
     def list_binds(self) -> dict[str, str]:
-        """Hashes options and facts that all releases of a chain share, by their names in errors."""
+        """Hashes options and facts that all releases of a chain share, by name (for errors)."""
         release, planned, store = self.release, self.planned, self.release.stores[0]
         return {
             "method": hash_value(published_options(planned.method)),
