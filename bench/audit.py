@@ -1,10 +1,10 @@
 """The test that refutes each control of the audit, for seven methods, and the cost of audits.
 
     python bench/audit.py              # writes both tables to bench/results/audit.md
-    python bench/audit.py --costs      # prints the costs alone
+    python bench/audit.py --costs      # prints only the costs
 
-The tables replace the text between the two marks of the file. An audit of another commit has its
-own controls: run the script with that commit's package first on PYTHONPATH.
+The tables replace the text between the two marks of the file. Each commit's audit has
+its own controls: to measure another commit, put that commit's package first on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpprobe.privacy.plan import Plan
 RESULTS = Path(__file__).resolve().parent / "results" / "audit.md"
 MARKS = "<!-- begin: written by bench/audit.py -->", "<!-- end -->"
 NOISE, DELTA = 3.0, 1e-5
-# Heads of steps keep their own clipping norm.
+# Heads trained in steps use their default clipping norm.
 STEPS: dict[str, Any] = {
     "batch_size": "full",
     "steps": 3,
@@ -42,7 +42,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "newton": {"normalize": "l2", "steps": 2},
     "feature_covariance": {"normalize": "l2", "steps": 2},
 }
-# Units, unit of privacy, features, classes: all controls apply to the first.
+# Number of units, unit of privacy, features, classes. All controls apply to WIDE.
 WIDE = 180, "patient", 170, 12
 SIZES = {"small": (300, "image", 8, 3), "realistic": (2000, "image", 64, 10)}
 COSTLY: dict[str, dict[str, Any]] = {
@@ -99,7 +99,7 @@ def run_audit(
 
 
 def list_controls() -> Iterator[str]:
-    """Yields the table of controls: the tests that refute each."""
+    """Yields the table of controls, with the test that refutes each control."""
     records = {
         name: run_audit(make_method(name, options), WIDE, runs=40, controls=True)
         for name, options in METHODS.items()
@@ -120,7 +120,7 @@ def name_refuting(control: dict[str, Any]) -> str:
 
 
 def list_costs() -> Iterator[str]:
-    """Yields the table of costs: CPU seconds of all threads, which other programs hardly change."""
+    """Yields the table of costs in CPU seconds of all threads, which load hardly changes."""
     yield from write_row("method", "size", "audit (CPU s)", "with controls (CPU s)", "controls")
     yield from write_row(*["---"] * 5)
     for name, options in COSTLY.items():

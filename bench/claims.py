@@ -1,10 +1,10 @@
-"""Measures the numbers that README, changelog and pages state, and says which hold here.
+"""Measures the numbers stated in README, changelog and docs; prints which hold on this machine.
 
     make claims
 
-Reads each number from its page, so that a page and its measurement cannot part. Takes some four
-minutes on two idle cores, mostly for the demo and for Opacus. With a folder of real data in
-DPPROBE_TEST_DATA the accuracies on CIFAR-10 are measured too, which takes an hour more.
+Stated numbers are read from their pages, so pages and checks cannot diverge. The script takes about
+four minutes on two idle cores, mostly for the demo and for Opacus. With a folder of real data in
+DPPROBE_TEST_DATA, accuracies on CIFAR-10 are measured too, which takes another hour.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Claim:
     Attributes:
       pattern: a regular expression of the sentence, with a group for each number; white space
         stands for any white space.
-      measure: returns the numbers of this machine; None if something is missing here.
+      measure: returns the numbers on this machine; None if required data is missing.
       holds: compares stated with measured numbers.
     """
 
@@ -66,27 +66,27 @@ class Claim:
 
 
 def is_at_most(stated: Numbers, measured: Numbers) -> bool:
-    """Holds on a noisy machine too: up to half as much again."""
+    """Accepts up to 1.5 times the stated number, because other programs slow measurements down."""
     return measured[0] <= 1.5 * stated[0]
 
 
 def is_within(share: float, stated: Numbers, measured: Numbers) -> bool:
-    """Compares sizes, and ratios of times, which differ from run to run."""
+    """Accepts sizes and ratios of times that differ by at most a share of the stated number."""
     return all(abs(a - b) <= share * a for a, b in zip(stated, measured, strict=True))
 
 
 def is_as_printed(stated: Numbers, measured: Numbers) -> bool:
-    """Compares accuracies in percent: the same seeds give the same numbers up to rounding."""
+    """Accepts accuracies within 0.3 points: equal seeds give equal numbers up to rounding."""
     return all(abs(a - b) <= 0.3 for a, b in zip(stated, measured, strict=True))
 
 
 def lies_between(stated: Numbers, measured: Numbers) -> bool:
-    """Holds if all measured numbers lie in the stated range, which is rounded."""
+    """Accepts numbers in the stated range, widened by 20% because the range is rounded."""
     return all(0.8 * stated[0] <= each <= 1.2 * stated[1] for each in measured)
 
 
 def covers_nearly(stated: Numbers, measured: Numbers) -> bool:
-    """Allows ten points, because the demo has only 50 heads."""
+    """Accepts up to ten points less than stated, because the demo has only 50 heads."""
     return measured[0] >= stated[0] - 10
 
 
@@ -99,7 +99,7 @@ class Demo:
         self._rows: list[dict[str, Any]] = []
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns a row per head and seed."""
+        """Returns one row per head and seed."""
         if not self._rows:
             started = time.monotonic()
             run_study(self._folder, "--configfile", str(ROOT / "config.yaml"))
@@ -121,7 +121,7 @@ class Demo:
         return best_mean(rows, 1.0), baseline
 
     def measure_coverage(self) -> Numbers:
-        """Returns the percentage of `auto` heads in the planner's range, by their own ceiling."""
+        """Returns the share (%) of `auto` heads inside the planner's range for their baseline."""
         rows = self.rows()
         ceilings = {
             backbone: best_mean(rows, float("inf"), head="nonprivate", backbone=backbone) / 100
@@ -164,7 +164,7 @@ def best_mean(rows: Sequence[dict[str, Any]], epsilon: float, **wanted: Any) -> 
 
 
 def measure_environment() -> Numbers:
-    """Returns the gigabytes of the environment."""
+    """Returns the size of the Python environment in GB."""
     answer = subprocess.run(["du", "-sk", sys.prefix], check=True, capture_output=True, text=True)
     return (int(answer.stdout.split()[0]) * 1024 / 1e9,)
 
@@ -177,13 +177,13 @@ def time_steps() -> str:
 
 
 def measure_steps(title: str) -> Numbers:
-    """Returns the time of a step of batch size 32 over dpprobe's, for both sets."""
+    """Returns a step's time divided by dpprobe's, at batch size 32, for both sets of data."""
     (row,) = re.findall(rf"^\| {title} \|(.*)\|$", time_steps(), re.MULTILINE)
     return tuple(float(each.split()[0]) for each in row.split("|"))
 
 
 def measure_cifar10() -> Numbers | None:
-    """Returns `auto` at epsilon 1 and the non-private baseline, on CIFAR-10 and MobileNetV2."""
+    """Returns accuracies on CIFAR-10 with MobileNetV2: `auto` at epsilon 1, and the baseline."""
     data = find_data()
     if data is None:
         return None
@@ -204,9 +204,9 @@ def measure_cifar10() -> Numbers | None:
 
 
 def measure_missing() -> Numbers:
-    """Returns accuracies on digits of which 84% lack a pixel, with and without zeros in its place.
+    """Returns two accuracies on digits of which 84% lack a pixel, as means over five seeds.
 
-    Means over five seeds.
+    Incomplete images are null rows for the first, and have zeros for missing pixels for the second.
     """
     images, digits = load_digits(return_X_y=True)
     scores = []
@@ -256,7 +256,7 @@ def list_claims(demo: Demo) -> Iterator[Claim]:
         measure=partial(measure_steps, "Opacus hooks"),
         holds=lies_between,
     )
-    # Ratios of other vectors say nothing about this processor.
+    # Ratios depend on the vector width, so only the page of this width is checked.
     if (page := ROOT / "bench/results" / PAGES[LANES]).exists():
         for title in ("Opacus hooks", EXACT):
             yield Claim(
@@ -280,7 +280,7 @@ def list_claims(demo: Demo) -> Iterator[Claim]:
 
 
 def main() -> None:
-    """Prints a row per claim; ends with status 1 if a claim does not hold."""
+    """Prints one row per claim; exits with status 1 if a claim does not hold."""
     broken = False
     with tempfile.TemporaryDirectory(prefix="dpprobe-claims-") as folder:
         print("| claim | stated | measured | holds |\n|---|---|---|---|", flush=True)

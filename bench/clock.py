@@ -50,7 +50,7 @@ class Engine:
 
     Attributes:
       run: takes a number of steps and returns the steps' seconds.
-      most: the most steps of one measurement.
+      most: the maximum number of steps in one measurement.
       steps: number of steps of one measurement, set by `calibrate`.
       times: seconds per step in each round; None for a round that a slow engine skips.
     """
@@ -78,7 +78,7 @@ class Engine:
         self.steps = max(1, min(self.most, round(target * steps / max(taken, 1e-9))))
 
     def measure(self, number: int, rounds: int) -> None:
-        """Measures round `number`; a slow engine's first measurement was its calibration."""
+        """Measures round `number`; a slow engine's calibration already was its first round."""
         if self.slow and number == 0:
             return
         if self.slow and number < rounds - 1:
@@ -123,7 +123,7 @@ def number(value: float) -> str:
 
 
 class Fastest:
-    """The fastest of several functions with equal results, which the first call selects."""
+    """Calls the fastest of several functions with equal results; the first call selects it."""
 
     def __init__(self, ways: Sequence[Timed]) -> None:
         self._ways = list(ways)

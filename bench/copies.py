@@ -1,11 +1,11 @@
-"""Writes the copies of public data that a folder has, to be merged over the studies of config/.
+"""Prints the option `copies` for public data in a folder, to be merged into studies of config/.
 
     export DPPROBE_TEST_DATA=FOLDER
     python bench/copies.py > copies.yaml
     snakemake --cores all --configfile config/cifar10_sgd.yaml copies.yaml
 
 The folder has cifar10/ and mnist/ with train.parquet and test.parquet, chest_xray/images.parquet,
-and weights/mobilenetv2_100_imagenet.safetensors; what is missing is left out.
+and weights/mobilenetv2_100_imagenet.safetensors. Missing files are left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def find_data() -> Path | None:
 
 
 def require_file(*parts: str) -> Path:
-    """Returns a file of the folder; ends the program with a line if it is missing."""
+    """Returns the path of a file in the data folder; exits with a message if it is missing."""
     folder, place = find_data(), Path(*parts)
     if folder is None:
         sys.exit(f"{VARIABLE}: not set; name the folder that has {place}")
@@ -46,7 +46,7 @@ def require_file(*parts: str) -> Path:
 
 
 def find_checkpoint() -> Path | None:
-    """Returns the weights of MobileNetV2; None, with a line, if a bench has random ones instead."""
+    """Returns the file of MobileNetV2's weights; if missing, prints a message and returns None."""
     folder = find_data()
     if folder is None or not (folder / CHECKPOINT).is_file():
         print(f"{VARIABLE}: no {CHECKPOINT}, so weights are random", file=sys.stderr)

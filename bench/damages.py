@@ -62,7 +62,7 @@ STORE_EDITS = {
 
 
 def keep_time(damage: Callable[..., None]) -> Callable[..., None]:
-    """Lets a damage keep the modification time of its file, as a failing disk does."""
+    """Wraps a damage so that the file keeps its modification time, as on a failing disk."""
 
     def quiet(path: Path, *arguments: Any) -> None:
         status = path.stat()
@@ -73,7 +73,7 @@ def keep_time(damage: Callable[..., None]) -> Callable[..., None]:
 
 
 def lose_records(path: Path) -> None:
-    """Copies without dot files lose the hashes of summaries, tables and figures."""
+    """Edits a summary and deletes the recorded hashes, as a copy without dot files loses them."""
     remove(path.parents[1] / ".written")
     keep_time(raise_summary)(path)
 
@@ -182,7 +182,7 @@ def change_artifact(path: Path) -> None:
 
 
 def list_damages() -> list[tuple[Any, ...]]:
-    """Lists each kind of damage: its name, what does it, and the paths that it gets."""
+    """Lists each kind of damage: its name, its function, and the function's arguments."""
     return [
         ("split table: cut", cut, DATA / "train.parquet"),
         ("split table: one bit", flip, DATA / "train.parquet"),
@@ -251,7 +251,7 @@ def list_damages() -> list[tuple[Any, ...]]:
 
 
 class Tool(NamedTuple):
-    """The commands of one clone, run in one folder."""
+    """Runs the commands of one clone of dpprobe in one folder."""
 
     clone: Path
     folder: Path
@@ -279,7 +279,7 @@ class Tool(NamedTuple):
 
 
 def hash_results(folder: Path) -> dict[str, str]:
-    """Hashes what people read or publish; runs of MLflow are reduced to their numbers."""
+    """Hashes the results that people read or publish; of MLflow's runs, only the metrics."""
     kinds = ("cells", "features", "summary", "tables", "figures", "embeddings", "calibration")
     hashes = {}
     for path in sorted((folder / RESULTS).rglob("*")):
@@ -318,7 +318,7 @@ def describe_state(first: Mapping[str, str], folder: Path) -> str:
 
 
 def say(done: subprocess.CompletedProcess[str]) -> str:
-    """Returns a command's status, and the line of dpprobe that a person would read."""
+    """Returns a command's exit status and dpprobe's last message."""
     if "Traceback" in done.stdout:
         return f"{done.returncode}, traceback"
     told = [line for line in done.stdout.splitlines() if line.startswith("dpprobe: ")]

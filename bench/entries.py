@@ -1,8 +1,8 @@
-"""Lists the ways to a private head in docs/attack-model.md, with the checks that each makes.
+"""Writes the table of ways to a private head, with each way's checks, to docs/attack-model.md.
 
-The list is read from the code: a way makes a check if its function, or a callee, calls the check.
-Called functions are found by imports, called methods by an argument's class, or by name if only
-one class has the name.
+The table follows from the code: a way makes a check if its function, or a callee, calls the check.
+Calls of functions are resolved by imports, calls of methods by an argument's class, or by name if
+only one class has the name.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _File:
                 yield from (each for each in found if each.split(":")[0] in near)
 
     def _find(self, name: str, files: Mapping[str, _File]) -> Iterator[str]:
-        """Yields the function of a name, or the methods that run when a class is made or called."""
+        """Yields the function with a name, or the methods that run if a class is made or called."""
         head, dot, method = name.partition(".")
         if head in self.imports:
             room, head = self.imports[head]
@@ -124,7 +124,7 @@ class _File:
 
 
 def reach(start: str, calls: dict[str, set[str]]) -> set[str]:
-    """Returns a function and all functions that it calls, also indirectly."""
+    """Returns a function and all functions that it calls, directly or indirectly."""
     seen, todo = {start}, [start]
     while todo:
         new = calls[todo.pop()] - seen

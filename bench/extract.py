@@ -48,7 +48,7 @@ from report import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results" / "extract.md"
-# The wanted share of the forward pass's speed; on a GPU of decoding's speed, if that is lower.
+# The wanted share of the forward pass's speed; on a GPU, of the decoding speed if lower.
 WANTED = {"cpu": 0.9, "cuda": 0.85}
 WANTED_DECODING = 0.9
 EXTRACT, FORWARD, PIECES = "extraction", "forward", "forward in pieces"
@@ -225,7 +225,7 @@ def wall_time(work: Callable[[], None]) -> Callable[[int], float]:
 
 
 class TimmImages(Dataset[torch.Tensor]):
-    """Images that timm's own transform prepares, with the backbone's settings."""
+    """Images prepared by timm's own transform with the backbone's settings."""
 
     def __init__(self, table: SplitTable, backbone: Backbone) -> None:
         from timm.data.transforms_factory import create_transform
@@ -266,14 +266,14 @@ def plain_model(case: Case) -> torch.nn.Module:
 
 
 def dataset(rows: int, folder: Path) -> Path:
-    """Writes split tables of `rows` training images and two test images, from few pictures."""
+    """Writes split tables of `rows` training and two test images, which repeat a few pictures."""
     directory = folder / f"photos-{rows}"
     pictures = photographs(min(rows + 2, PHOTOGRAPHS))
     for number in range(rows + 2):
         split = "test" if number < 2 else "train"
         path = directory / "images" / split / "ab"[number % 2] / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Bytes after a JPEG's end make files different whose pictures are equal.
+        # Bytes appended to a JPEG make files with equal pictures differ.
         path.write_bytes(pictures[number % len(pictures)] + number.to_bytes(4, "big"))
     values = {"source": "imagefolder", "path": str(directory / "images"), "verify": "hash"}
     dataset_preparation.prepare_dataset(dataset_options(values), directory)

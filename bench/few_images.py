@@ -3,12 +3,12 @@
     python bench/few_images.py FEATURES.npz --public PUBLIC.npz
     python bench/few_images.py FEATURES.npz --head HEAD.safetensors
 
-FEATURES.npz has features `x` [rows, d] and class numbers `label` [rows] of images that are units;
-its last 2,000 rows are tested. PUBLIC.npz has `x` of public images; without it, 1,000 other rows of
-FEATURES.npz. Each seed draws its own images. Prints macro accuracy in percent without and with the
-option, and their difference with a 95% t interval over seeds; for students also the mean count in
-standard deviations of its noise, and the share of seeds whose student replaced the head. Tables of
-bench/results/few_patients.md have such rows.
+FEATURES.npz has features `x` [rows, d] and class numbers `label` [rows]; each image is a unit, and
+the last 2,000 rows are the test set. PUBLIC.npz has features `x` of public images; without this
+file, 1,000 other rows of FEATURES.npz are public. Each seed draws other training images. Prints
+macro accuracy in percent without and with the option, and their difference with a 95% t interval
+over seeds. For students, also prints the mean count in standard deviations of its noise, and the
+share of seeds whose student replaced the head. bench/results/few_patients.md has the tables.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def describe(images: int, epsilon: float, rows: np.ndarray) -> str:
 def measure(
     options: argparse.Namespace, images: int, epsilon: float, seed: int
 ) -> tuple[float, float, float, float]:
-    """Returns both accuracies, the count in deviations of its noise, and whether it was enough."""
+    """Returns both accuracies, z of the noisy count, and whether the student replaced the head."""
     with np.load(options.features) as stored:
         features, labels = stored["x"].astype(np.float32), stored["label"].astype(np.int64)
     drawn = np.random.default_rng(seed).permutation(len(labels) - TESTED)

@@ -1,8 +1,8 @@
 """Compares a step of DP fine-tuning with Opacus and torch.func, on equal networks and images.
 
-Each engine runs in a process, which measures its peak memory in its first step. Later steps time
-the engines in turns, and ratios of times are printed. A step is the clipped sum of one batch,
-Gaussian noise and an update. Writes Markdown:
+Each engine runs in a separate process, which measures peak memory in its first step. Later steps
+are timed in turns, and ratios of times are printed. A step consists of the clipped sum of one
+batch, Gaussian noise and an update. Writes Markdown:
 
     .venv/bin/python bench/fine_tune.py                 # both networks, a quarter of an hour
     .venv/bin/python bench/fine_tune.py --backbone vit --rounds 3 --no-write
@@ -289,7 +289,7 @@ def ours_step(
     *,
     forward: Callable[[torch.Tensor], torch.Tensor] = lambda rows: rows,
 ) -> Step:
-    """Returns dpprobe's step: the clipped sum of all rows behind `forward`, then `update`."""
+    """Returns dpprobe's step: the clipped sum of all rows after `forward`, then `update`."""
     sums = ClippedSums(
         network, sigmoid=False, max_grad_norm=CLIP, clipping="fixed", precision=precision
     )
@@ -309,7 +309,7 @@ def last_layer_step(
     labels: torch.Tensor,
     update: Update,
 ) -> Step:
-    """Returns a step of the head alone, with the forward pass of the frozen network or without."""
+    """Returns a step that trains only the head, with or without the frozen forward pass."""
     images = make_inputs(whole, case)
     body = whole.module.requires_grad_(False)
     body.head = nn.Identity()
@@ -325,7 +325,7 @@ def last_layer_step(
 
 
 def _channels_last(images: torch.Tensor) -> torch.Tensor:
-    """Returns images in the order of numbers in which a CPU is faster."""
+    """Returns images in channels-last memory order on a CPU, which is faster there."""
     if images.ndim == 4 and images.device.type == "cpu":
         return images.contiguous(memory_format=torch.channels_last)
     return images

@@ -72,7 +72,7 @@ def list_steps(options: argparse.Namespace, folder: Path) -> dict[str, Step]:
     heads = ["--only", "B", "--cases", "second"] * tiny
     precision = ["--precision", "float32" if tiny else "bfloat16"]
     images = ["--images", str(options.images)]
-    files = sorted((ROOT / "tests" / "unit").rglob("test_*.py"))  # to import all takes a minute
+    files = sorted((ROOT / "tests" / "unit").rglob("test_*.py"))  # importing all takes a minute
     marked = [str(path) for path in files if "tests.support.gpu" in path.read_text("utf-8")]
     steps = {
         "tests": (100, [*pytest, *marked], read_tests),
@@ -133,7 +133,7 @@ def read_jobs(_log: str, folder: Path, name: str) -> Iterator[Row]:
 
 
 def read_tables(log: str, _folder: Path, name: str) -> Iterator[Row]:
-    """Returns the rows of the Markdown tables in a log, with their titles beside the values."""
+    """Returns the rows of the Markdown tables in a log, with each value's column title."""
     titles: list[str] = []
     before: list[str] = []
     for line in log.splitlines():

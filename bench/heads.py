@@ -37,7 +37,7 @@ from peers import Run, Task
 from peers.remote import ONE_THREAD, Remote
 from report import CASES, EXACT, FIVE, OURS, SECOND_ORDER, SETS, Key, Shape
 
-# One page for each width of vectors: ratios depend on it more than on the processor's model.
+# One page per SIMD vector width, which affects ratios more than the processor's model does.
 PAGES = {16: "heads_avx512.md", 8: "heads_avx2.md", 4: "heads_narrow.md"}
 RESULTS = Path(__file__).resolve().parent / "results" / PAGES[LANES]
 # The parts batch32 and memory run only on a CPU, because no fit on a GPU has small batches.
@@ -49,12 +49,12 @@ NOISE_MULTIPLIER = 0.7524
 
 @dataclass(frozen=True)
 class Peer:
-    """A library, and the settings with which it is measured.
+    """A library, with the settings of its measurement.
 
     Attributes:
       adapter: a module of `peers`.
       physical: rows per pass, by set or by (set, case); None for a whole batch.
-      pieces: True to measure only batches with more rows than one pass has.
+      pieces: True to measure only batches that need several passes.
       leave_out: pairs (set, case) that the library cannot run within an hour.
       apart: True to use a separate process even if the library is installed beside torch.
     """
@@ -81,7 +81,7 @@ PEERS: dict[str, Peer] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One set of random data, in memory once."""
+    """One set of random data."""
 
     name: str
     shape: Shape
@@ -93,7 +93,7 @@ class Setting:
     def random(cls, name: str, clock: Clock) -> Setting:
         shape = SETS[name]
         generator = np.random.default_rng(0)
-        # Rows lie in memory as stored features do: in huge pages, if available, and whole lines.
+        # Memory has the layout of stored features: huge pages, if available, and whole lines.
         rows = empty_rows((shape.rows, shape.dimension), np.float32)
         generator.standard_normal(dtype=np.float32, out=rows)
         features = torch.from_numpy(rows).to(clock.device)
@@ -104,7 +104,7 @@ class Setting:
         return TrainingSet(self.features, self.labels, self.shape.classes)
 
     def tiny(self) -> Setting:
-        """Returns a small part of the data, with which a warm-up brings code into memory."""
+        """Returns a small part of the data, for a warm-up that loads code into memory."""
         shape = Shape(512, 64, self.shape.classes)
         features = self.features[: shape.rows, : shape.dimension].clone()
         return Setting(self.name, shape, features, self.labels[: shape.rows], self.clock)
@@ -319,7 +319,7 @@ def used_memory(settings: Sequence[Setting], options: argparse.Namespace) -> dic
 
 
 def memory_cases(setting: Setting, options: argparse.Namespace) -> Iterator[tuple[Key, Work, Work]]:
-    """Yields each measured work, with its warm-up on a small part of the data."""
+    """Yields each function to measure, with its warm-up on a small part of the data."""
     tiny = setting.tiny()
     for case in CASES:
         if case not in options.parts:

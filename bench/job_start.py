@@ -1,9 +1,9 @@
-"""Prints what jobs cost: in the demo, before and now, and in studies of 104 and 1,000 cells.
+"""Prints the costs of jobs: in the demo, before and now, and in studies of 104 and 1,000 cells.
 
     python bench/job_start.py BEFORE
 
-Processor seconds of each process, from its start to its end. Both versions are taken from git,
-*now* from HEAD.
+Costs are processor seconds of whole processes. BEFORE is a commit; "before" runs this commit, and
+"now" runs HEAD.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import yaml
 
-Seconds = dict[str, list[float]]  # of each process, by the script that it runs
+Seconds = dict[str, list[float]]  # maps a script to its processes' seconds
 SNAKEMAKE = ("-m", "snakemake", "--cores", "2")
 HOOK = """import atexit, json, os, sys
 line = lambda: json.dumps([sys.orig_argv, sum(os.times()[:2])]) + "\\n"
@@ -55,7 +55,7 @@ def run(folder: Path, *words: str) -> Seconds:
 
 
 def run_grown(folder: Path, methods: int) -> Seconds:
-    """Plans and runs a study of small cells: of each method, one for each of 8 epsilons."""
+    """Plans and runs a study of small cells, one per method and epsilon, with 8 epsilons."""
     head = {"head": "sgd", "batch_size": "full", "steps": 4}
     heads = {f"m{index}": head | {"learning_rate": index + 1} for index in range(methods)}
     study = yaml.safe_load((folder / "config.yaml").read_text()) | GROWN
@@ -67,7 +67,7 @@ def run_grown(folder: Path, methods: int) -> Seconds:
 
 
 def show(runs: dict[str, Seconds]) -> None:
-    """Prints a table with a row for each script: its jobs, their seconds and share in each run."""
+    """Prints a table with one row per script: number of jobs, seconds and share in each run."""
     print("| script |" + "".join(f" {run} | | share |" for run in runs))
     print("|---|" + "--:|--:|--:|" * len(runs))
     names = sorted({name for seconds in runs.values() for name in seconds})

@@ -42,7 +42,7 @@ def write_standin(folder: Path, *, count: int) -> None:
 
 
 def write_sheet(file: Path) -> None:
-    """Writes a picture of the first malignant lesions above as many benign lesions."""
+    """Writes a picture with a row of malignant lesions above a row of as many benign lesions."""
     sheet = Image.new("RGB", (SHEET * (SIDE + 4), 2 * (SIDE + 4)), "white")
     for line, malignant in enumerate((True, False)):
         numbers = [n for n in range(SHEET * MALIGNANT) if (n % MALIGNANT == 0) == malignant]
@@ -85,7 +85,7 @@ def _rows(count: int, *, after: int) -> Iterator[dict[str, str]]:
 
 
 def draw(name: str, *, malignant: bool) -> Image.Image:
-    """Draws a lesion, whose random numbers follow from the name."""
+    """Draws a lesion; the name seeds its random numbers."""
     random = np.random.default_rng(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]))
     skin = np.array([224, 184, 160]) + random.normal(0, 12, 3)
     picture = Image.new("RGB", (DRAWN, DRAWN), _colour(skin))

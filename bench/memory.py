@@ -1,4 +1,4 @@
-"""Measures a function's peak memory above features and code, in a separate process."""
+"""Measures a function's peak memory, without features and code, in a separate process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from clock import Work
 
 
 def above(work: Work, warm: Work, device: str) -> float:
-    """Returns the bytes that `work` allocates at its peak, beyond the memory used before.
+    """Returns the peak memory of `work` minus the memory used before, in bytes.
 
-    First runs `warm`, equal work on few numbers, to load the code; on a CPU in a forked process.
-    Call `above` before any other work, because reuse of memory that was freed earlier cannot be
+    First runs `warm`, which is `work` on few numbers, to load the code. On a CPU, both run in a
+    forked process. Call `above` before any other work, because reuse of freed memory cannot be
     measured.
     """
     if device != "cpu":
@@ -42,7 +42,7 @@ def _measure(sender: Connection, work: Work, warm: Work) -> None:
 
 
 def peak(work: Work, device: str) -> float:
-    """Returns the bytes of this process's peak during work (Linux's VmHWM), less those before."""
+    """Returns this process's peak memory (Linux's VmHWM) minus memory before, in bytes."""
     gc.collect()
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats()

@@ -26,12 +26,12 @@ ROOT = Path(__file__).resolve().parents[1]
 STUDY = ROOT / "config" / "method_cards.yaml"
 CARDS = ROOT / "docs" / "methods"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
-# The head to whose card the cards of heads with equal releases refer.
+# The head whose card describes releases that several heads share; their cards link there.
 USUAL = "momentum"
 DIMENSION, CLASSES = 64, 10  # features and classes of the digits
-# The epsilon at which the table of releases is priced.
+# The epsilon for which tables of releases state the noise.
 EPSILON = 1.0
-# The method for which a network's releases are priced, on the rows of CIFAR-10.
+# The method for which tables state a network's noise, on the training images of CIFAR-10.
 NETWORK: dict[str, Any] = {
     "head": "fine_tune",
     "tune": {"blocks": 2},
@@ -42,7 +42,7 @@ NETWORK_ROWS = 50_000
 
 
 def main() -> None:
-    """Writes the tables of each card and of docs/configuration.md again."""
+    """Rewrites the tables of each card and of docs/configuration.md."""
     for path in (*sorted(CARDS.glob("*.md")), CONFIGURATION):
         text = path.read_text(encoding="utf-8")
         atomic_writes.write_text(path, filled(text, blocks(path, read_study())))
@@ -53,7 +53,7 @@ def read_study() -> Study:
 
 
 def decided(method: MethodOptions, study: Study, n: int, token: str) -> MethodOptions:
-    """Returns a method as it trains on n rows of the digits, with the choice of `auto` made."""
+    """Returns a method as it trains on n rows of the digits, with `auto` resolved."""
     return method.resolve_choice(
         DataFacts(
             n=n,

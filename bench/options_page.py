@@ -1,4 +1,4 @@
-"""Writes docs/options.md from the schema of studies, from which editors show hover texts too."""
+"""Writes docs/options.md from the JSON schema of studies, whose texts editors show on hover."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A first study names a `catalog` or `source` for each dataset, a `catalog` or `fa
 backbone, and a `head` for each method. Most studies need no other keys than these:
 
 """
-# The keys of a first study, by the heading of their block.
+# The keys that a first study needs, by their block's heading.
 FIRST = {
     "The study": "study datasets backbones methods epsilons delta seeds privacy releases "
     "data_dir results_dir",
@@ -34,7 +34,7 @@ FIRST = {
     "`privacy`": "unit max_epsilon",
     "`releases`": "dataset backbone method epsilon",
 }
-# Maps keys whose blocks have several kinds to the key that names the kind, and to a page.
+# Maps a key whose blocks have several kinds to the key that names the kind, and to a page.
 KINDS = {
     "datasets": ("source", "data.md"),
     "backbones": ("family", "features.md"),
@@ -83,7 +83,7 @@ def options_page() -> str:
 
 
 def _first_keys(written: Mapping[str, set[str]]) -> str:
-    """Returns the table of a first study's keys; raises ValueError for a key that has gone."""
+    """Returns the table of a first study's keys; raises ValueError for an unknown key."""
     table = "| block | keys |\n|---|---|\n"
     for title, text in FIRST.items():
         if missing := set(text.split()) - written[title]:
@@ -98,7 +98,7 @@ def _anchor(title: str) -> str:
 
 
 def _titles(block: Schema, blocks: Schema, outer: str = "") -> dict[str, str]:
-    """Returns the heading of each block that is nested in a block, by the nested block's name."""
+    """Maps the name of each block that is nested in a block to its heading."""
     titles: dict[str, str] = {}
     for key, option in block["properties"].items():
         kind, _ = KINDS.get(key, ("", ""))

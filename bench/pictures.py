@@ -1,6 +1,6 @@
-"""Draws the pictures of docs that need no run: from records in bench/results, and by the planner.
+"""Draws pictures of docs from records in bench/results and by the planner, without running a study.
 
-Each picture carries its texts, so that a test notices when the program writes other texts.
+Each picture stores its texts, so that a test notices if the program would write other texts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RECORDS = ROOT / "bench" / "results"
 TEXTS = "dpprobe-texts"  # keyword of the PNG chunk with a picture's texts, one per line
 COLOURS = 256
 LARGEST = 300_000  # bytes of a picture
-# The heads of growing data in bench/results/cohorts.md, in the words of docs/cohorts.md.
+# Maps the rows of bench/results/cohorts.md to the legend, in the words of docs/cohorts.md.
 WAYS = {
     "train again": "train again each month",
     "add sums": "cohort alone",
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def write_picture(name: str, picture: bytes, texts: Sequence[str]) -> None:
-    """Writes a picture of docs with its texts; ends the program if the picture is too large."""
+    """Writes a picture of docs with its texts; exits with a message if the picture is too large."""
     content = optimise(picture, texts)
     if len(content) > LARGEST:
         sys.exit(f"{name} has {len(content):,} bytes, over {LARGEST:,}; show less")
@@ -56,7 +56,7 @@ def write_picture(name: str, picture: bytes, texts: Sequence[str]) -> None:
 
 
 def optimise(picture: bytes, texts: Sequence[str]) -> bytes:
-    """Returns a PNG in a palette, as small as Pillow makes it, with its texts."""
+    """Returns the picture as a small PNG with a palette, which stores the texts."""
     with Image.open(io.BytesIO(picture)) as image:
         flat = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
     info = PngInfo()
@@ -67,12 +67,12 @@ def optimise(picture: bytes, texts: Sequence[str]) -> bytes:
 
 
 def clean(texts: Sequence[str]) -> list[str]:
-    """Returns each text once, on one line, without empty ones."""
+    """Returns the texts on one line each, without duplicates and empty texts."""
     return [text for text in dict.fromkeys(" ".join(own.split()) for own in texts) if text]
 
 
 def read_texts(picture: Path) -> list[str] | None:
-    """Returns the texts that a picture carries; None if no command of ours made the picture."""
+    """Returns the texts stored in a picture; None if dpprobe did not make the picture."""
     with Image.open(picture) as image:
         image.load()
         found = getattr(image, "text", {}).get(TEXTS)
@@ -80,12 +80,12 @@ def read_texts(picture: Path) -> list[str] | None:
 
 
 def read_svg_texts(svg: str) -> list[str]:
-    """Returns the texts of a figure: Matplotlib draws letters as paths, and keeps the words."""
+    """Returns the texts of a figure, which Matplotlib writes as comments in the SVG."""
     return re.findall(r"<!-- (.*?) -->", svg, flags=re.DOTALL)
 
 
 def plan() -> tuple[bytes, list[str]]:
-    """Draws the figure of the first command of docs/planner.md, by that command."""
+    """Draws the figure in docs/planner.md by running the first command of the page."""
     page = (ROOT / "docs" / "planner.md").read_text(encoding="utf-8")
     command = re.search(r"^    python (-m dpprobe plan .*) --figure plan\.svg$", page, re.MULTILINE)
     assert command is not None
@@ -98,7 +98,7 @@ def plan() -> tuple[bytes, list[str]]:
 
 
 def cohorts() -> Figure:
-    """Draws bench/results/cohorts.md: accuracy by month of each way to spend one budget."""
+    """Draws bench/results/cohorts.md: accuracy by month, for each way to spend one budget."""
     text = (RECORDS / "cohorts.md").read_text(encoding="utf-8")
     heads = ("least_squares", "feature_covariance")
     figure, panels = style.panel_grid(len(heads), legend=len(WAYS), columns=len(heads))
@@ -118,7 +118,7 @@ def cohorts() -> Figure:
 
 
 def few_patients() -> Figure:
-    """Draws bench/results/few_patients.md: balanced accuracy by patients, for each epsilon."""
+    """Draws bench/results/few_patients.md: balanced accuracy by number of patients, per epsilon."""
     names, *rows = read_table((RECORDS / "few_patients.md").read_text(encoding="utf-8"))
     epsilons = list(dict.fromkeys(row[1] for row in rows))
     shown = {place: name.replace("`", "") for place, name in enumerate(names) if "auto" in name}
@@ -171,7 +171,7 @@ def methods() -> Figure:
 
 
 def sites() -> Figure:
-    """Draws the hospitals of bench/results/chest_xray.md at epsilon 1, as a study would."""
+    """Draws a study's figure of sites: the hospitals of bench/results/chest_xray.md, epsilon 1."""
     record = read_sites((RECORDS / "chest_xray.md").read_text(encoding="utf-8"), epsilon="1")
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "record.json")
@@ -180,7 +180,7 @@ def sites() -> Figure:
 
 
 def read_sites(text: str, *, epsilon: str) -> SitesRecord:
-    """Reads what the figure shows of simulated hospitals from their table."""
+    """Reads the figure's values from the table of simulated hospitals."""
     part = text.partition("## Simulated hospitals\n")[2]
     pooled = re.search(rf"([\d.]+ \([\d.]+ to [\d.]+\)) at ε = {epsilon}\b", part)
     assert pooled is not None
@@ -227,7 +227,7 @@ def _fraction(percent: str) -> float:
 
 
 def read_table(text: str) -> Iterator[list[str]]:
-    """Yields the cells of each row of the first Markdown table of a text, its heading first."""
+    """Yields the cells of each row of the first Markdown table in a text; the heading first."""
     table = re.search(r"(?m)(?:^\|.*\n)+", text)
     assert table is not None
     for line in table[0].splitlines():

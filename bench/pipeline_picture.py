@@ -1,7 +1,7 @@
 """Draws the pipeline from Snakemake's graph of rules: docs/images/pipeline.svg.
 
-The graph is of a study with a download, an audit, a t-SNE and a release. The graph's rules are
-condensed to stages: the trunk from the download to MLflow, analyses, exhibits and releases. An
+The study has a download, an audit, a t-SNE and a release. The graph's rules are grouped in stages:
+the trunk from the download to MLflow, analyses, exhibits and releases. An
 arrow between two stages is drawn unless a longer path connects them.
 """
 

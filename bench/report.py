@@ -15,7 +15,7 @@ from dpprobe.heads.kernels.vectors import LANES
 
 
 class Key(NamedTuple):
-    """The key of a measurement: a set of data, a case (or "second" or "limit"), an engine."""
+    """Identifies a measurement: set of data, case (or "second", or "limit"), and engine."""
 
     data: str
     case: str
@@ -46,7 +46,7 @@ SECOND_ORDER: dict[str, dict[str, Any]] = {
 HOOKS = "Opacus hooks"
 GRAM, TRIANGLE = "X^T X", "X^T X, one triangle"
 EXACT_TRIANGLE = "X^T X, float64 triangle"
-# Numbers of second moments that a head has to sum and to decompose; 1 if not listed.
+# The number of second moments that a head sums and decomposes; 1 if not listed.
 MOMENTS = {"newton, three steps": 3, "prototypes": 0}
 
 
@@ -92,7 +92,7 @@ def cpu_model() -> str:
 
 
 def processor() -> str:
-    """Returns the processor's model, and its vector extensions, which matter as much."""
+    """Returns the processor's model with its vector extensions."""
     vector = {16: "AVX-512", 8: "AVX2", 4: "neither AVX-512 nor AVX2"}[LANES]
     return f"{cpu_model()} ({vector})"
 
@@ -117,7 +117,7 @@ def columns(engines: Engines) -> list[tuple[str, str]]:
 def against(
     engines: Engines, name: str, head: str, factorisation: str, product: str = GRAM, count: int = 1
 ) -> Ratio:
-    """Compares a head's fit with `count` times the sum of X^T X and a factorisation."""
+    """Returns a fit's time divided by `count` times the time of X^T X plus a factorisation."""
     gram, factor = (engines[Key(name, "second", part)] for part in (product, factorisation))
     both = Engine(gram.run)
     pairs = zip(gram.times, factor.times, strict=True)
@@ -191,7 +191,7 @@ def limit(engines: Engines) -> list[str]:
 
 
 def units(engines: Engines, name: str) -> dict[str, float]:
-    """Returns the seconds of one operation, normal, byte and launch in the fastest round."""
+    """Returns the seconds per operation, normal, byte and launch in the fastest round."""
     amounts = limits.units(SETS[name].dimension)
     measured = {rate: engines.get(Key(name, "limit", rate)) for rate in amounts}
     return {rate: engine.fastest / amounts[rate] for rate, engine in measured.items() if engine}

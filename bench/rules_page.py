@@ -1,6 +1,6 @@
-"""Lists in docs/workflow.md the rules that loops make, by the file that declares them.
+"""Writes to docs/workflow.md the rules that loops make, by the file that declares them.
 
-A rule of a loop has no `rule` line, so a search for `rule fairness` finds only this table.
+A rule made by a loop has no `rule` line, so a search for `rule fairness` finds only this table.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ PAGE = ROOT / "docs" / "workflow.md"
 BEGIN, END = "<!-- rules: bench/rules_page.py -->\n", "<!-- end of rules -->\n"
 TARGETS = "workflow/rules/targets.smk"
 EXHIBITS = "src/dpprobe/reporting/declarations.py"
-NAMED = {"release_": "name"}  # the wildcard of targets that are not of a dataset
+NAMED = {"release_": "name"}  # wildcards of targets that do not name a dataset
 
 
 def rewrite_page(page: str) -> str:
-    """Returns the page with the table of today's rules between its marks."""
+    """Returns the page with the table of current rules between its marks."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     table = "| declared in | rules of jobs | targets |\n|---|---|---|\n"

@@ -55,7 +55,7 @@ def _define_options(
     """Adds the schema of registered `Options` to the definitions; returns its reference."""
     options = options_class(registry, name).model_json_schema(mode="validation")
     nested = options.get("$defs", {})
-    # Families define different blocks with one name, such as `Preprocessing`.
+    # Families use one name, such as `Preprocessing`, for different blocks.
     taken = [each for each, block in nested.items() if definitions.get(each, block) != block]
     text = json.dumps(options)
     for each in taken:

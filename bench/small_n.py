@@ -3,8 +3,8 @@
     python bench/small_n.py RESULTS DATASET BACKBONE --public films --own 300
 
 RESULTS is the results folder of a study that extracted the features of DATASET and of its public
-datasets; `--own` adds unlabelled images of so many other patients of DATASET as public images, and
-`--more` one column of `auto` for each further backbone, such as a joined one. For each number of
+datasets. `--own N` adds unlabelled images of N other patients of DATASET as public images. `--more`
+adds one column of `auto` for each further backbone, such as a joined one. For each number of
 patients and epsilon, heads are trained in benchmark mode on patients drawn by each seed, and scored
 on 400 other patients. The tables replace the text between the two marks of
 bench/results/few_patients.md that name the backbone; intervals are t intervals over seeds.
@@ -130,7 +130,7 @@ def describe(pairs: np.ndarray) -> str:
 def score_methods(
     images: Sets, public: dict[str, Path], own: int, patients: int, epsilon: float, seed: int
 ) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yields balanced accuracy and AUC of each method's head on patients of one draw."""
+    """Yields balanced accuracy and AUC of each method's head, for the patients of one seed."""
     first, *others = images
     names = np.unique(images[first].patients)
     np.random.default_rng(seed).shuffle(names)
@@ -167,7 +167,7 @@ def fit_and_score(
 def fit(
     values: dict[str, Any], data: TrainingSet, unit: str, epsilon: float, seed: int
 ) -> tuple[Heads, Plan]:
-    """Fits a method, with the choice of `auto` made, in benchmark mode at δ = 1e-5."""
+    """Fits a method, with `auto` resolved, in benchmark mode at δ = 1e-5."""
     target = Target(n=data.n, unit=unit, epsilon=epsilon, delta=DELTA)
     facts = DataFacts.of_target(
         target, dimension=data.dimension, classes=data.num_classes, multi_label=False

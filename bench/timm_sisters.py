@@ -21,7 +21,7 @@ import timm
 import torch
 
 TABLE = Path(__file__).parents[1] / "src/dpprobe/backbones/timm_sisters.txt"
-# Larger networks are left out.
+# The number of weights above which networks are left out.
 MOST_WEIGHTS = 2e9
 # Largest relative difference of features that only rounding explains.
 ROUNDING = 1e-4
@@ -54,7 +54,7 @@ def count_weights(name: str) -> int:
 
 
 def split_by_features(names: Sequence[str]) -> Iterator[list[str]]:
-    """Yields the architectures of a group that compute equal features."""
+    """Yields lists of architectures of a group that compute equal features."""
     torch.manual_seed(0)
     first: Any = timm.create_model(names[0], num_classes=0).eval()
     state = {key: _fill(key, value) for key, value in first.state_dict().items()}
@@ -73,7 +73,7 @@ def split_by_features(names: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _fill(key: str, value: torch.Tensor) -> torch.Tensor:
-    """Replaces usual starting values of vectors, which hide layers, by random numbers."""
+    """Fills vectors with random numbers: usual initial values would hide that layers differ."""
     if value.ndim != 1 or not value.is_floating_point():
         return value
     if key.endswith(("weight", "gamma", "gamma_1", "gamma_2", "running_var", "scale")):
@@ -85,7 +85,7 @@ def _fill(key: str, value: torch.Tensor) -> torch.Tensor:
 def _compute(
     name: str, state: dict[str, torch.Tensor], images: torch.Tensor
 ) -> torch.Tensor | None:
-    """Computes an architecture's features; None if it does not take images of this size."""
+    """Computes an architecture's features; None if it does not accept images of this size."""
     attempts: list[dict[str, Any]] = [{"img_size": images.shape[-1]}, {}]
     for arguments in attempts:
         try:
@@ -103,7 +103,7 @@ def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def list_sisters(groups: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields a line for each group whose architectures compute different features."""
+    """Yields one line per group whose architectures compute different features."""
     for group in groups:
         parts = list(split_by_features(group))
         line = " ".join("=".join(part) for part in parts)

@@ -3,10 +3,10 @@
     .venv/bin/python bench/vector_parts.py FOLDER               # 1,000,000 rows, an hour
     .venv/bin/python bench/vector_parts.py FOLDER --rows 20000  # two minutes; writes no result
 
-Writes float16 vectors of 768 numbers, with tables, into FOLDER (11 GB, which stay), and runs the
-study of one head with `dpprobe run` on one core. Processor seconds and memory are those that
-Snakemake records of the jobs. At 10,000,000 rows seconds and bytes are ten times those at
-1,000,000, and memory grows by as much per row as from 100,000.
+Writes float16 vectors of 768 numbers, with tables, into FOLDER (11 GB, not removed afterwards), and
+runs the study of one head with `dpprobe run` on one core. Snakemake records the jobs' processor
+seconds and memory. For 10,000,000 rows, seconds and bytes are extrapolated by a factor of ten from
+1,000,000 rows, and memory by the growth per row from 100,000 to 1,000,000 rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dpprobe.files.atomic_writes import write_text
 RESULTS = Path(__file__).resolve().parent / "results" / "vector_parts.md"
 ROWS, WIDTH, PARTS = 1_000_000, 768, 12
 CLASSES = [f"class {number}" for number in range(10)]
-STEPS = {  # the jobs of a step, what a person calls it, and where its files are
+STEPS = {  # by the rule of a step: its name in the table, and the pattern of its files
     "check": ("`dpprobe check`, with the parts on disk", "clip/*/*"),
     "prepare_data": ("split tables", "data/*/*.parquet"),
     "extract_features": ("features", "results/features/**/*.h5"),
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def measure(folder: Path, rows: int) -> dict[str, Cost]:
-    """Runs the study of so many rows, unless it is finished; returns the cost of each step."""
+    """Runs a study with this number of rows, unless finished; returns the cost of each step."""
     if not (folder / "study.yaml").exists():
         write_parts(folder / "clip", rows)
         (folder / "study.yaml").write_text(yaml.safe_dump(make_study()))
@@ -78,7 +78,7 @@ def measure(folder: Path, rows: int) -> dict[str, Cost]:
 
 
 def run_dpprobe(folder: Path, *words: str) -> tuple[float, float]:
-    """Runs a command; returns its processor seconds, and the most memory of its process in MB."""
+    """Runs a command; returns its processor seconds and peak memory in MB."""
     process = subprocess.Popen([sys.executable, "-m", "dpprobe", *words], cwd=folder, stdout=2)
     _, status, used = os.wait4(process.pid, 0)
     if status:
@@ -87,7 +87,7 @@ def run_dpprobe(folder: Path, *words: str) -> tuple[float, float]:
 
 
 def write_parts(folder: Path, rows: int) -> None:
-    """Writes vectors near their class's centre, and tables, in parts of clip-retrieval's layout."""
+    """Writes vectors near class centres, and tables, in parts with clip-retrieval's layout."""
     generator = np.random.default_rng(0)
     centres = generator.normal(size=(len(CLASSES), WIDTH)).astype(np.float32)
     for name in ("img_emb", "metadata"):
@@ -124,7 +124,7 @@ def make_study() -> dict[str, object]:
 
 
 def read_jobs(folder: Path, rule: str) -> tuple[float, float]:
-    """Returns the processor seconds of a rule's jobs, and the most memory of a job in MB."""
+    """Returns the processor seconds of a rule's jobs, and the largest memory of a job in MB."""
     rows: list[dict[str, str]] = []
     for path in (folder / "results" / "benchmarks" / rule).rglob("*.tsv"):
         with path.open(encoding="utf-8") as file:

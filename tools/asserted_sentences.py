@@ -1,11 +1,11 @@
-"""Counts the sentences that tests assert: texts of five or more words, which make rewording dear.
+"""Counts the sentences that tests assert: texts of five or more words, which make rewording costly.
 
     python tools/asserted_sentences.py [--list] [TESTS ...]
 
-A text counts if a test module writes it down and asserts it: in an `assert`, as `match=` of
+A text counts if a test module contains and asserts the text: in an `assert`, as `match=` of
 `pytest.raises` or `pytest.warns`, or as an argument of a helper that asserts its parameter. Names
-are followed to constants, to local variables and to the columns of `parametrize`. Arguments of
-other calls are inputs, and do not count. The last line is the total.
+are resolved to constants, local variables and columns of `parametrize`. Arguments of other calls
+are inputs, and do not count. The last line is the total.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
 FEWEST_WORDS = 5
-# Calls inside an assert whose arguments are asserted too.
+# Names of calls inside an assert whose arguments count as asserted too.
 TRANSPARENT = {"all", "any", "dict", "frozenset", "list", "set", "sorted", "str", "tuple"}
 TRANSPARENT |= {"count", "endswith", "findall", "fullmatch", "issubset", "match", "search"}
 TRANSPARENT |= {"approx", "escape", "issuperset", "join", "startswith"}
@@ -97,7 +97,7 @@ def _name_of(function: ast.expr) -> str:
 
 
 def _asserted(tree: ast.AST) -> Iterator[ast.expr]:
-    """Lists what asserts test, and the `match` of raises and warns."""
+    """Lists the expressions of asserts, and the values of `match=` in calls."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
             yield node.test
@@ -106,7 +106,7 @@ def _asserted(tree: ast.AST) -> Iterator[ast.expr]:
 
 
 def _parts(expression: ast.AST) -> Iterator[ast.AST]:
-    """Walks an asserted expression, but not the arguments of calls that take inputs."""
+    """Walks an asserted expression, without arguments of calls that are not in TRANSPARENT."""
     yield expression
     inner: Iterable[ast.AST] = ast.iter_child_nodes(expression)
     if isinstance(expression, ast.Call) and _name_of(expression.func) not in TRANSPARENT:
@@ -132,7 +132,7 @@ def _names_in(expressions: Iterable[ast.AST]) -> set[str]:
 
 
 def _parameters(function: Function) -> dict[str, int]:
-    """Returns a function's parameters with their positions; `*` is where the rest begins."""
+    """Maps each parameter of a function to its position; 99 for keyword-only parameters."""
     named = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
     positions = {name: place for place, name in enumerate(named)}
     positions |= {each.arg: 99 for each in function.args.kwonlyargs}
@@ -140,7 +140,7 @@ def _parameters(function: Function) -> dict[str, int]:
 
 
 def _find_helpers(tree: ast.Module) -> dict[str, dict[str, int]]:
-    """Finds functions that assert their parameters: which, and at what positions."""
+    """Maps each function that asserts parameters to their names and positions; `*` for *args."""
     found = {}
     for function in _functions(tree):
         positions, names = _parameters(function), _names_in(_asserted(function))
@@ -157,7 +157,7 @@ def _find_helpers(tree: ast.Module) -> dict[str, dict[str, int]]:
 
 
 def _passed_on(function: Function, helpers: dict[str, dict[str, int]]) -> set[str]:
-    """Names what a function passes to helpers that assert it."""
+    """Returns the names that a function passes to asserted parameters of helpers."""
     passed: list[ast.expr] = []
     for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
         parameters = helpers.get(_name_of(call.func), {})
@@ -168,7 +168,7 @@ def _passed_on(function: Function, helpers: dict[str, dict[str, int]]) -> set[st
 
 
 def _follow_names(scope: ast.AST, body: list[ast.stmt], names: set[str]) -> Iterator[ast.expr]:
-    """Lists the values that asserted names are given in a scope."""
+    """Lists the values that a scope assigns to asserted names."""
     nodes = body if isinstance(scope, ast.Module) else ast.walk(scope)
     for node in nodes:
         if isinstance(node, ast.Assign) and _names_in(node.targets) & names:
@@ -180,7 +180,7 @@ def _follow_names(scope: ast.AST, body: list[ast.stmt], names: set[str]) -> Iter
 def _columns(
     function: Function, names: set[str], tables: dict[str, ast.expr]
 ) -> Iterator[ast.expr]:
-    """Lists the columns of `parametrize` that a test asserts; `tables` has a module's constants."""
+    """Lists the cells of `parametrize` columns that a test asserts; `tables` has constants."""
     for call in function.decorator_list:
         if not isinstance(call, ast.Call) or _name_of(call.func) != "parametrize":
             continue

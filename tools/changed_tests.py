@@ -2,11 +2,11 @@
 
     python tools/changed_tests.py [REVISION]
 
-A change is what differs from the common ancestor with a revision, `main` by default, committed or
-not. It asks for the tests that changed, for the tests in tests/unit that are named after a changed
-module, and for those that import the module or name a changed file of the tests, unless they are
-more than MOST. A few fast tests of the whole repository (ALWAYS) are always listed. It needs no
-library.
+Changed files differ from the common ancestor with REVISION (default: `main`), committed or not.
+Listed are changed tests, tests in tests/unit that are named after a changed module, and tests that
+import a changed module or name a changed file of the tests. If more than MOST tests import or name
+one file, these tests are not listed. A few fast tests of the whole repository (ALWAYS) are always
+listed. The script needs only the standard library.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def select_tests(root: Path, changes: Sequence[str]) -> list[str]:
 
 
 def _find_tests(root: Path, module: Path, unit: Sequence[Path]) -> Iterator[Path]:
-    """Yields the unit tests that are named after a module, and those that import it."""
+    """Yields the unit tests that are named after a module, and the tests that import it."""
     *rooms, _ = module.parts[1:]
     own = (root / "tests/unit").joinpath(*rooms)
     yield from own.glob(f"test_{module.stem}*.py")
@@ -63,7 +63,7 @@ def _find_tests(root: Path, module: Path, unit: Sequence[Path]) -> Iterator[Path
 
 
 def _search(tests: Sequence[Path], pattern: re.Pattern[str]) -> list[Path]:
-    """Returns the tests whose text has a pattern; none if they are more than MOST."""
+    """Returns the tests whose text matches a pattern; none if more than MOST tests match."""
     found = [path for path in tests if pattern.search(path.read_text(encoding="utf-8"))]
     return found if len(found) <= MOST else []
 

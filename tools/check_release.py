@@ -1,11 +1,11 @@
-"""Checks that a tag may be published: the tag, the code and the files name one version and date.
+"""Checks that a tag may be published: tag, code and files must name the same version and date.
 
-Files for archives and the software paper have placeholders for what only a person knows; each is a
-fault.
+Files for archives and the software paper have placeholders for facts that only a person knows.
+Each placeholder that is left is a fault.
 
     python tools/check_release.py v0.1.0
 
-It prints the version, or ends with one line per fault. It needs no library.
+Prints the version, or one line per fault. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _HEADING = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (\S+)$", re.MULTILINE)
 
 
 class Stated(NamedTuple):
-    """What a file says of the version that it describes."""
+    """The version and its date, as stated in a file."""
 
     version: str
     day: str
 
 
 def of_changelog(text: str) -> Stated:
-    """Reads the newest heading of a version; notes of the next one may stand above it."""
+    """Reads the newest version's heading; the next version's notes may precede this heading."""
     found = _HEADING.search(text)
     return Stated(*found.groups()) if found else Stated("no version", UNRELEASED)
 

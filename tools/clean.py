@@ -1,18 +1,18 @@
-"""Removes results and split tables: `make clean`, and with `--all` those of every study.
+"""Removes results and split tables of the default study, or with `--all` of every study.
 
-A study without a `results_dir` writes where the default study does: `make clean` leaves `results`
-alone where another one wrote there, and says so.
+`make clean` runs this script. Studies without a `results_dir` share the folder `results`. If
+another study wrote to `results`, `make clean` removes no results and prints the reason.
 
-Only files go that are certainly dpprobe's, and the folders that this empties:
-- results, of the kinds and under the names that a study writes, in folders that a record of dpprobe
-  or the snapshot of a run tells from a person's;
-- split tables beside the `dataset.json` that describes them;
-- downloads that a receipt lists, and what was unpacked from them;
-- the logs of Slurm's jobs, and Snakemake's own notes.
+The script removes only files that dpprobe certainly wrote, then folders that became empty:
+- results: files with names and suffixes that a study writes, in a folder that dpprobe's records or
+  the snapshot of a run identify as a results folder;
+- split tables in a folder with a `dataset.json` that describes them;
+- downloads that a receipt lists, and files that were unpacked from downloads;
+- logs of Slurm jobs, and Snakemake's folder `.snakemake`.
 
-Releases and ledgers stay, with all that lies in one tree with them: a release cannot be made again,
-and a ledger says what was spent. No link is followed. The last line counts what stayed.
-It imports nothing but the standard library, as the environment may be gone.
+Releases, ledgers and all other files in their directory trees stay: a release cannot be recreated,
+and a ledger records the spent epsilon. Symbolic links are not followed. The last line of output
+counts the files that stayed. Only the standard library is needed, as the environment may be gone.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from dpprobe.study.reserved_names import COMPARISONS, DOWNLOADS, RELEASES, WRITT
 RESULTS, DATA, SNAKEMAKE = Path("results"), Path("data"), Path(".snakemake")
 SLURM_LOGS = Path("logs/slurm")
 LOGS = (Path("logs"), Path("benchmarks"))
-STUDY, DATASETS = "digits", ("digits",)  # the default study, and what it is of
+STUDY, DATASETS = "digits", ("digits",)  # the default study and its datasets
 TABLES = ("train.parquet", "test.parquet", "problems.csv", "dataset.json")
 BUNDLE = "bundle.json"
 LEDGER = re.compile(r"ledger\..+")
 UNPACKED = re.compile(r"\.([^.].*)\.extracted\.json")
 SLURM_LOG = re.compile(r"\d+\.log")
-# Of what a study writes; MLflow keeps copies, of other kinds too.
+# Suffixes of files that a study writes; MLflow copies files with other suffixes too.
 KINDS = frozenset(
     {
         ".bib",
@@ -66,7 +66,7 @@ KINDS = frozenset(
     }
 )
 ARTIFACTS = "mlartifacts"
-# Records that tell a results_dir from a person's folder, and the format that each names.
+# Records that identify a results_dir, and the format that each record states.
 MARKS = {
     "cells/*/*/*/eps-*/metrics.json": "dpprobe-cell",
     "features/*/*/*/manifest.json": "dpprobe-manifest",
@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def data_files(every: bool) -> dict[Path, list[Path]]:
-    """Lists the split tables of the default study, or all of them and the downloads, by folder."""
+    """Lists, by folder, split tables of the default study; if `every`, all tables and downloads."""
     if not every:
         return {DATA / name: [*tables(DATA / name)] for name in DATASETS}
     described = [path.parent for path in sorted(found(DATA, "dataset.json"))]
@@ -113,12 +113,12 @@ def data_files(every: bool) -> dict[Path, list[Path]]:
 
 
 def result_trees(folder: Path) -> Iterator[Path]:
-    """Lists what a study wrote into its results_dir, and nothing of a folder that is none.
+    """Lists the trees that a study wrote into its results_dir; none for any other folder.
 
-    A tree with a release or a ledger is left out, and one that another study has for results_dir.
+    Omits trees with a release or a ledger, and trees that are another study's results_dir.
     """
     if is_results_folder(folder):
-        # the records last: a cleaning that was interrupted may go on
+        # the records come last, so that a later run can continue an interrupted one
         told = {pattern.partition("/")[0] for pattern in MARKS}
         for path in sorted(folder.glob("*"), key=lambda path: (path.name in told, path.name)):
             if path.name in WRITTEN and not is_results_folder(path) and not holds_release(path):
@@ -126,7 +126,7 @@ def result_trees(folder: Path) -> Iterator[Path]:
 
 
 def is_results_folder(folder: Path) -> bool:
-    """Returns True for a folder with records of dpprobe, or which a run's snapshot names."""
+    """Returns True if a folder has records of dpprobe, or a run's snapshot names the folder."""
     if not folder.is_dir() or not has_no_link(folder):
         return False
     if folder.resolve() in snapshot_folders():
@@ -139,7 +139,7 @@ def is_results_folder(folder: Path) -> bool:
 
 
 def other_studies() -> set[str]:
-    """Names what wrote into the default study's folder and is not it, by its records and runs."""
+    """Names other studies that wrote into `results`, by their records and the snapshots of runs."""
     names = {str(study) for place, study in snapshots() if place == RESULTS.resolve() and study}
     receipts = [record(path) for path in RESULTS.glob("tracking/*.json")]
     names |= {str(receipt["study"]) for receipt in receipts if receipt.get("study")}
@@ -151,13 +151,13 @@ def other_studies() -> set[str]:
 
 
 def snapshot_folders() -> set[Path]:
-    """Returns the results_dir of the runs that began here not long ago."""
+    """Returns the results_dir of each recent run in this folder."""
     return {place for place, _ in snapshots()}
 
 
 @cache
 def snapshots() -> tuple[tuple[Path, str | None], ...]:
-    """Returns the results_dir and the study's name of the runs that began here not long ago."""
+    """Returns the results_dir and the study's name of each recent run in this folder."""
     named = []
     for path in SNAKEMAKE.glob("dpprobe/*.json"):
         run = record(path).get("_run")
@@ -172,8 +172,8 @@ def snapshots() -> tuple[tuple[Path, str | None], ...]:
 def holds_release(tree: Path) -> bool:
     """Returns True for a tree with a ledger, a bundle or a folder of releases, at any depth.
 
-    `tracking/releases` alone is none: it has MLflow's receipts, which are files. Nor are MLflow's
-    copies of bundles.
+    MLflow's copies of bundles do not count, and neither does a folder `tracking/releases` that
+    contains only MLflow's receipts.
     """
     for folder, inner, names in os.walk(tree):
         if any(LEDGER.fullmatch(name) for name in names):
@@ -188,14 +188,14 @@ def holds_release(tree: Path) -> bool:
 
 
 def result_files(tree: Path) -> Iterator[Path]:
-    """Lists the files of a tree of results that are of the kinds that a study writes."""
+    """Lists the files of a tree of results that have a suffix in KINDS."""
     for path in files(tree):
         if path == tree or path.suffix in KINDS or tree.name == ARTIFACTS:
             yield path
 
 
 def tables(folder: Path) -> Iterator[Path]:
-    """Lists the tables that a record of dpprobe's describes; others write a `dataset.json` too."""
+    """Lists the tables of a dpprobe `dataset.json`; other programs use that file name too."""
     content = record(folder / "dataset.json")
     if content.get("format") == "dpprobe-dataset" and "splits" in content:
         for path in (folder / name for name in TABLES):
@@ -204,7 +204,7 @@ def tables(folder: Path) -> Iterator[Path]:
 
 
 def download_folders() -> Iterator[Path]:
-    """Lists the folders below `data` of which a receipt of dpprobe's says what was downloaded."""
+    """Lists the folders of downloads below `data`, which have a receipt of dpprobe."""
     for receipt in sorted(found(DATA, "receipt.json")):
         of_dpprobe = record(receipt).get("format") == "dpprobe-download"
         if of_dpprobe and receipt.parent.parent.name == DOWNLOADS:
@@ -212,12 +212,12 @@ def download_folders() -> Iterator[Path]:
 
 
 def downloaded(folder: Path) -> Iterator[Path]:
-    """Lists the files that were downloaded into a folder, and what was unpacked from them."""
+    """Lists the files that were downloaded into a folder, unpacked files, and the receipt."""
     receipt = folder / "receipt.json"
     listed = record(receipt).get("files")
     for file in listed if isinstance(listed, list) else []:
         path = folder / str(file.get("name", "")) if isinstance(file, dict) else folder
-        # a name with `..` is another path once it is resolved
+        # `has_no_link` refuses names with `..`, which resolve to another path
         if path.is_file() and path.is_relative_to(folder) and has_no_link(path):
             yield path
     for mark in [*files(folder)]:
@@ -230,7 +230,7 @@ def downloaded(folder: Path) -> Iterator[Path]:
 
 
 def record(path: Path) -> dict[str, Any]:
-    """Reads a JSON file's object; empty for a file that is none."""
+    """Reads a JSON object from a file; empty if the file has none."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -239,19 +239,19 @@ def record(path: Path) -> dict[str, Any]:
 
 
 def has_no_link(path: Path) -> bool:
-    """Returns True where neither a path nor a folder that it goes through from here is a link."""
+    """Returns True if no part of a path, relative to the working folder, is a symbolic link."""
     return path.resolve() == Path.cwd().resolve() / path
 
 
 def folders(folder: Path) -> Iterator[Path]:
-    """Lists the folders in a folder, but its releases and comparisons of releases."""
+    """Lists the folders in a folder, except folders of releases and of comparisons."""
     for path in sorted(folder.glob("*")):
         if path.is_dir() and path.name not in (RELEASES, COMPARISONS):
             yield path
 
 
 def files(tree: Path) -> Iterator[Path]:
-    """Lists the files of a tree, or itself if it is one; no link, and nothing behind one."""
+    """Lists the files of a tree, or the file `tree` itself; skips symbolic links."""
     if not has_no_link(tree):
         return
     if tree.is_file():
@@ -263,16 +263,16 @@ def files(tree: Path) -> Iterator[Path]:
 
 
 def found(tree: Path, name: str) -> Iterator[Path]:
-    """Lists the files of a tree that have a name."""
+    """Lists the files of a tree whose file name is `name`."""
     return (path for path in files(tree) if path.name == name)
 
 
 def remove(place: Path, paths: Iterable[Path]) -> None:
-    """Removes files, and the folders that this empties."""
+    """Removes files, and folders that become empty."""
     removed = 0
     for path in dict.fromkeys(paths):
         if not path.exists():
-            continue  # went with another folder
+            continue  # was removed for another folder
         path.unlink()
         removed += 1
         for folder in path.parents:
@@ -284,7 +284,7 @@ def remove(place: Path, paths: Iterable[Path]) -> None:
 
 
 def remove_empty(tree: Path) -> None:
-    """Removes the folders of a tree that hold nothing, itself too; a failed job leaves such."""
+    """Removes empty folders of a tree, or the whole tree; failed jobs leave empty folders."""
     if not tree.is_dir() or not has_no_link(tree):
         return
     for folder, _, _ in os.walk(tree, topdown=False):
@@ -302,7 +302,7 @@ def say_what_stayed(places: Iterable[Path]) -> None:
 
 
 def why(path: Path) -> str | None:
-    """Returns the words for what stayed; None for a folder."""
+    """Describes why a file or link stayed; None for a folder."""
     if path.is_symlink():
         return "links, which are not followed"
     if not path.is_file():
@@ -319,7 +319,7 @@ def why(path: Path) -> str | None:
 
 
 def everything(tree: Path) -> Iterator[Path]:
-    """Lists all that a tree holds, links but nothing behind them."""
+    """Lists all files, folders and links of a tree, without following links."""
     if not tree.is_symlink():
         for folder, inner, names in os.walk(tree):
             yield from (Path(folder, name) for name in (*inner, *names))

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 PYTHON = "3.12"
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements/runtime.lock"
-# For each stage: sections of requirements/runtime.in, and single packages of other sections.
+# Maps each stage to sections of requirements/runtime.in, and packages of other sections.
 STAGES = {
     "extraction": (("core", "images", "dicom"), ("h5py", "pandas", "tenacity", "urllib3")),
     "training": (
@@ -44,7 +44,7 @@ dependencies:
 
 
 def locked_versions(lock: str, python: str) -> dict[str, str]:
-    """The version a lock gives each package on Linux, x86-64, CPython `python`."""
+    """Maps each package to its version in a lock, for Linux, x86-64 and CPython `python`."""
     environment = {
         "implementation_name": "cpython",
         "os_name": "posix",
@@ -77,7 +77,7 @@ def read_sections(text: str) -> dict[str, list[str]]:
 
 
 def list_direct(stage: str) -> list[str]:
-    """Returns the packages that a stage asks for, and those that install dpprobe itself."""
+    """Returns the packages that a stage requests, and the packages that install dpprobe itself."""
     sections = read_sections((ROOT / "requirements/runtime.in").read_text(encoding="utf-8"))
     whole, single = STAGES[stage]
     return [
@@ -88,7 +88,7 @@ def list_direct(stage: str) -> list[str]:
 
 
 def resolve_stage(stage: str) -> str:
-    """Returns the conda file of a stage, with each package that the stage's packages need."""
+    """Returns the conda file of a stage, with all dependencies of the stage's packages."""
     answer = subprocess.run(
         [
             sys.executable,

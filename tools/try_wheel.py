@@ -1,8 +1,8 @@
-"""Tries an installed dpprobe: a head is released, verified and used, in a folder that is deleted.
+"""Tests an installed dpprobe: releases, verifies and uses a head in a temporary folder.
 
     python tools/try_wheel.py 0.1.0
 
-The number is the version that the installation must have. Run it by the Python of the installation.
+The argument is the expected version. Run the script with the Python of the installation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Prints the lock of packages without CUDA, Triton, torch and torchvision.
 
-Hash for hash what the given lock has. A build of torch without CUDA is no part of
-it, as such builds are on indexes of their own: `make environment TORCH_INDEX=ADDRESS` installs one,
-of the version that the lock names. With `--torch` the names and versions of those two are printed.
+The printed packages have the hashes of the lock. The lock has no build of torch without CUDA,
+because such builds are on separate indexes. `make environment TORCH_INDEX=ADDRESS` installs one in
+the lock's version. With `--torch` only the names and versions of torch and torchvision are printed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CUDA = re.compile(r"(nvidia|cuda)-|triton$")
 
 
 def entries(lock: str) -> Iterator[tuple[str, str]]:
-    """Yields the name of each package of a lock, and all lines on it."""
+    """Yields the name of each package of a lock, with all lines of its entry."""
     for entry in re.split(r"\n(?=\S)", lock.strip()):
         yield re.split(r"[=\[ ;]", entry, maxsplit=1)[0], entry
 

@@ -25,7 +25,7 @@ class Task:
 
     Attributes:
       rows, classes: the size of the data.
-      batch: expected rows per step, each row with probability batch / rows; `rows` is full batch.
+      batch: expected rows per step, each row with probability batch / rows; full if equal to rows.
       physical: number of rows whose gradients are computed at once; None for the whole batch.
       device: "cpu" or "cuda".
     """

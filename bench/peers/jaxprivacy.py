@@ -1,7 +1,7 @@
 """jax-privacy: `clipped_grad`, `gaussian_privatizer` and `CyclicPoissonSampling`, one jitted step.
 
 The code follows jax-privacy's example dp_logistic_regression.py and `batch_selection`. Batches are
-padded to one size, so that one program is compiled. The program gathers the rows, and skips whole
+padded to one size, so that one program suffices. The program gathers the rows, and skips whole
 microbatches of padding.
 """
 
@@ -78,7 +78,7 @@ def _loop(step: Any, state: Any, data: tuple[Any, Any], batches: Iterator[Any]) 
             state = step(state, *data, index, index == -1)
         jax.block_until_ready(state)
 
-    # A batch of padding, which takes no time, compiles the step, because all shapes are equal.
+    # Compiles the step for later batches, which have the shape of this batch of only padding.
     padding = np.full_like(next(batches), -1)
     jax.block_until_ready(step(state, *data, padding, padding == -1))
     return run
@@ -97,7 +97,7 @@ def _batches(task: Task) -> Iterator[npt.NDArray[Any]]:
     """Yields each step's rows, padded with -1 to one size that is a multiple of the microbatch."""
     from jax_privacy import batch_selection
 
-    # A batch of more than six standard deviations above the mean, one in 1e9, would compile again.
+    # A batch over six standard deviations above the mean (1 in 1e9) would be compiled again.
     largest = task.batch if task.full else task.batch + 6 * int(task.batch**0.5 + 1)
     multiple = task.physical or 8
     size = -(-largest // multiple) * multiple

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from peers import Run, Task
 
-# More steps than any measurement takes, because Opacus's sampler needs a number of steps.
+# Opacus's sampler needs a number of steps: more than any measurement takes.
 _MOST_STEPS = 10**9
 
 

@@ -1,4 +1,4 @@
-"""Puts our results beside published numbers, and lists the differences between the settings."""
+"""Compares our results with published numbers, and lists the differences between settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Comparison:
       measured: our throughput, as `bench/throughput.py` writes it.
       value, ends: our result in the number's unit, and its 95% interval; Welch's for a change.
       gap: our result minus the published value; None if the paper writes words.
-      unlike: our differences from the published setting; empty if like for like.
+      unlike: differences of our setting from the published setting; empty if like for like.
       silent: settings that the paper does not state, which therefore cannot be compared.
       weights: the published weights, if the entry names them.
     """
@@ -77,7 +77,7 @@ def compare_all(
       ConfigError: if a number is in no entry or in several entries.
     """
     entries = facts.by_number(published)
-    # a part gets the whole dataset's name, because numbers of training images tell the two apart
+    # a part gets the whole dataset's name: numbers of training images still distinguish them
     named = [replace(r, dataset=facts.parts.get(r.dataset, r.dataset)) for r in results]
     return [
         _compare_throughput(number, entry, throughput or {})
@@ -145,7 +145,7 @@ def _compared(number: Number, entry: Entry, facts: Facts, results: Sequence[Resu
 
 
 def _chosen(beside: Sequence[Result], methods: Sequence[str], take: str) -> Result | None:
-    """Returns the result to compare, from methods in order of choice; None without a result."""
+    """Returns the result to compare, from methods in order of preference; None without one."""
     named = [r for pattern in methods for r in beside if fnmatchcase(r.method, pattern)]
     if take != "first":
         named.sort(key=lambda result: result.mean, reverse=take == "highest")
@@ -163,7 +163,7 @@ def _candidates(number: Number, ours: Ours, results: Sequence[Result]) -> list[R
         and (ours.backbone is None or result.backbone == ours.backbone)
         and _beside(result.epsilon, ours.epsilon or number.epsilon)
         and result.metric == metric
-        # on another dataset, an equal number of rows would be another share of the dataset
+        # batch sizes are comparable only on the same dataset
         and (ours.dataset or number.batch_size in (None, _batch(result)))
     ]
 
@@ -229,7 +229,7 @@ def _unlike(number: Number, entry: Entry, weights: Weights | None, result: Resul
 
 
 def _other_blocks(number: Number, result: Result) -> str:
-    """Tells how many blocks we tuned if the paper tuned another number; else empty."""
+    """States how many blocks we tuned if the paper tuned another number; else empty."""
     wanted = number.blocks
     if wanted is None:
         return ""

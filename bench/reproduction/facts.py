@@ -1,7 +1,7 @@
 """Facts of each published number: the command, weights and recipe of its run.
 
-The facts are in `reproduction.yaml` beside this module, reviewed by hand. This module checks that
-the file names each published number exactly once.
+The facts are in `reproduction.yaml` in this folder, and are reviewed by hand. This module checks
+that the file names each published number exactly once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Weights(Options):
     """The weights with which published numbers were made.
 
     Attributes:
-      access: public: of the catalog; public file: of a network that no library has.
+      access: "public": in the catalog; "public file": of a network that no library has.
       stated: False if the paper does not state its weights.
       backbone: options of a backbone with equal weights.
       nearest: the most similar backbone of the catalog, for weights that are not public.
@@ -51,7 +51,7 @@ class Ours(Options):
     """The cells of one study that may be compared with numbers.
 
     Attributes:
-      methods: names or patterns of methods, in the order of choice.
+      methods: names or patterns of methods, in order of preference.
       dataset: the dataset's name in published results; None for the number's dataset.
       epsilon: the epsilon to compare, if not the number's epsilon.
       take: which of several methods is compared: the first, or the lowest or highest result.
@@ -82,8 +82,8 @@ class Entry(Options):
       recipe: options of the published method.
       stands_in: the part of the study that replaces a published part, for the numbers' rows.
       reasons: reasons for the difference between the published number and ours.
-      missing: other needs of the run, or the reason why nothing in the project runs.
-      met: why the numbers hold without a study.
+      missing: other requirements of the run, or why the project cannot make the numbers.
+      met: why dpprobe has the published numbers without a study.
     """
 
     paper: Key
@@ -151,7 +151,7 @@ class Facts(Options):
     """The content of the file.
 
     Attributes:
-      notes: by study, its differences from the published setting that concern all numbers.
+      notes: by study, differences from the published setting that affect all its numbers.
       parts: by the name of a dataset in studies, the published dataset that contains it.
       needs: by the file of a study, its hours and gigabytes.
     """

@@ -102,7 +102,7 @@ def readme_paragraph(published: Published, comparisons: Sequence[Comparison]) ->
 
 
 def distinct_paragraph(comparisons: Sequence[Comparison]) -> str:
-    """Says how many results of ours are like for like, each counted once, and what they are."""
+    """States how many distinct results of ours are like for like, and which they are."""
     like = [c for c in comparisons if state(c) == LIKE]
     distinct = {distinct_key(c): c for c in like}
     gaps: dict[str, list[float]] = {}
@@ -122,7 +122,7 @@ def distinct_paragraph(comparisons: Sequence[Comparison]) -> str:
 
 
 def distinct_key(comparison: Comparison) -> tuple[str, str, str, float] | None:
-    """Returns what tells our results apart; several published numbers may have one result."""
+    """Returns the key of our result; several published numbers may share one result."""
     result = comparison.result
     if result is None:
         return None
@@ -147,7 +147,7 @@ def state(comparison: Comparison) -> str:
 
 
 def _by_entry(comparisons: Iterable[Comparison]) -> list[list[Comparison]]:
-    """Groups comparisons whose entries say the same of them, whichever rows they name."""
+    """Groups comparisons whose entries differ at most in table, rows, columns, recipe or cells."""
     groups: dict[str, list[Comparison]] = {}
     places = {"table", "rows", "columns", "recipe", "ours"}
     for comparison in comparisons:
@@ -205,7 +205,7 @@ def _like_for_like(
 
 
 def _stand_ins(published: Published, facts: Facts, comparisons: Sequence[Comparison]) -> list[str]:
-    """Writes a table per printed table and study, below what its rows' settings have in common."""
+    """Writes one table per printed table and study, below the differences that all rows share."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
     for c in comparisons:
         groups.setdefault(
@@ -250,7 +250,7 @@ def _stand_in_row(
 
 
 def _not_run(published: Published, comparisons: Sequence[Comparison]) -> list[str]:
-    """Writes a line for each kind of numbers that nothing here can run."""
+    """Writes one line per group of numbers that nothing in this project can run."""
     never = [c for c in comparisons if not (c.entry.study or c.entry.command)]
     private = sum(c.needs_private_weights for c in comparisons)
     return [
@@ -264,7 +264,7 @@ def _not_run(published: Published, comparisons: Sequence[Comparison]) -> list[st
 
 
 def _ready(published: Published, facts: Facts, comparisons: Sequence[Comparison]) -> list[str]:
-    """Makes the table of studies for numbers that were not run like for like, with their needs."""
+    """Makes the table of studies for numbers not run like for like, with time and disk space."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
     for c in comparisons:
         if run := c.entry.study or c.entry.command:
@@ -343,7 +343,7 @@ def _study(comparison: Comparison, facts: Facts, *, method: bool = True) -> str:
 
 
 def _runs(facts: Facts, record: Record) -> str:
-    """Makes the table of the studies that were run, and of results that only pages have."""
+    """Makes the table of studies that were run, and of results that exist only on pages."""
     rows = [
         make_row(
             f"`{study['file']}`" if study["file"] else name,
@@ -400,7 +400,7 @@ def _column(number: Number, printed: PrintedTable) -> str:
 
 
 def _ours(comparison: Comparison) -> str:
-    """Returns our value, interval and seeds, and PLD's epsilon of another accountant's noise."""
+    """Formats our value, interval and seeds, with PLD's epsilon if another accountant was used."""
     number, result = comparison.number, comparison.result
     assert comparison.value is not None
     if comparison.measured is not None:
@@ -428,7 +428,7 @@ def _gap(comparison: Comparison) -> str:
 
 
 def _direction(comparison: Comparison) -> str:
-    """Tells if our change has the direction of the paper's change."""
+    """States whether our change has the direction of the paper's change."""
     published = comparison.number.value
     low, high = comparison.ends or (-math.inf, math.inf)
     if low <= 0 <= high:

@@ -1,1 +1,1 @@
-"""Checks every byte of results and split tables against recorded hashes: `dpprobe doctor`."""
+"""Compares every byte of results and split tables with recorded hashes: `dpprobe doctor`."""

@@ -37,9 +37,9 @@ from dpprobe.tracking.receipt import CHECKED, find_store_fault, set_aside
 
 STORE_SUFFIX = ".db"
 _LOCKS = Path(".snakemake/locks")
-_THREADS = 8  # threads help: reading takes most of the time, and hashing releases Python's lock
-# A folder changed in the last RECENT seconds is checked again up to LOOKS times, PAUSE seconds
-# apart, as a job may be publishing it.
+_THREADS = 8  # threads help: reading takes most of the time, and hashing releases the GIL
+# A folder that changed in the last RECENT seconds is checked up to LOOKS times more, PAUSE seconds
+# apart, because a job may be publishing it.
 RECENT, LOOKS, PAUSE = 60, 4, 0.5
 
 
@@ -105,7 +105,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
         what = f"{count_noun(len(left_behind), 'temporary file')} of killed jobs"
         remedy = "deleted" if arguments.fix else "the next run replaces it, or --fix deletes it"
         print(f"{what}, such as {left_behind[0]}: {remedy}")
-    # files beside a damaged record are recomputed with it
+    # files next to a damaged record are recomputed with the record
     broken = {each.path.parent for each in damaged}
     unrecorded = [
         path
@@ -143,7 +143,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def _list_other_folders(runs: Sequence[Run], checked: Sequence[Path]) -> list[Path]:
-    """Lists other studies' results in the working folder, and other results below this folder."""
+    """Lists results folders that were not checked: those of recent runs, and below this folder."""
     places = (Path().glob("*/" * depth + WRITTEN_FOLDER) for depth in range(4))
     lying = (path.parent for path in chain.from_iterable(places))
     known = {folder.resolve() for folder in checked}
@@ -182,7 +182,7 @@ def _check_records(
     """Checks records and the files in `folders` whose hashes they contain, each file once.
 
     Yields each file with the record of its hash. A file's own record overrides its job's record,
-    because the records of jobs come first.
+    because jobs' records come first.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         read = [each for each in pool.map(read_recorded, records) if each is not None]
@@ -202,8 +202,8 @@ def _check_records(
 
 
 def _check_stores(results: Path) -> Iterator[Checked]:
-    """Compares the runs and metrics of MLflow's SQLite stores with the receipts of tracking."""
-    told = set()  # several receipts may name one store
+    """Compares runs and metrics in MLflow's SQLite stores with the receipts of tracking."""
+    told = set()  # several receipts may name the same store
     for receipt in sorted((results / "tracking").rglob("[!.]*.json")):
         fault = find_store_fault(receipt, skip=False)
         if fault and fault.path not in told:
@@ -214,7 +214,7 @@ def _check_stores(results: Path) -> Iterator[Checked]:
 def _check_releases(results: Path, data: Path | None) -> Iterator[Checked]:
     """Checks ledgers, bundles and staged copies of bundles, none of which dpprobe can recreate.
 
-    A bundle without a file of hashes is skipped as still being copied, unless its job has finished.
+    A bundle without SHA256SUMS is skipped as incomplete, unless its job has finished.
     """
     from dpprobe.release.ledger.ledger import Ledger  # slow import: numpy
 
@@ -252,7 +252,7 @@ def _check_comparisons(results: Path, data: Path | None) -> Iterator[Checked]:
         published, copies = folder / COMPARISON_FILE, sorted(folder.glob(".entry-*.json"))
         faults = {path: _find_record_fault(path) for path in (published, *copies)}
         whole = [path for path, fault in faults.items() if fault is None]
-        if data:  # a record of an abandoned entry is nobody's copy
+        if data:  # the record of an abandoned entry cannot replace the published record
             whole = [path for path in whole if _is_counted(data, path)]
         if faults[published] == MISSING and not (data and whole):
             del faults[published]
@@ -277,7 +277,7 @@ def _find_record_fault(path: Path) -> str | None:
 
 
 def _is_counted(data: Path, record: Path) -> bool:
-    """True unless the ledger's entry of a comparison's record was abandoned, or cannot be read."""
+    """Returns False if the ledger entry of a comparison was abandoned or cannot be read."""
     from dpprobe.release.ledger.ledger import Ledger  # slow import: numpy
 
     values = read_json(record)
@@ -288,7 +288,7 @@ def _is_counted(data: Path, record: Path) -> bool:
 
 
 def _check_places(results: Path, data: Path | None) -> Iterator[Checked]:
-    """Checks that each bundle is in the folder of its name, and that its ledger lists it."""
+    """Checks that each bundle is in the folder with its name, and that its ledger lists it."""
     # slow import: numpy
     from dpprobe.release.bundle_folders import list_misplaced
     from dpprobe.release.release_folders import list_lacking, list_noted
@@ -299,7 +299,7 @@ def _check_places(results: Path, data: Path | None) -> Iterator[Checked]:
     if data is None:
         return
     here = results / "releases"
-    with suppress(DpprobeError):  # a damaged ledger is named by itself
+    with suppress(DpprobeError):  # `_check_releases` reports damaged ledgers
         found = list_lacking(here, data)
         for dataset, releases in list_noted(data):
             if releases != here.resolve():
@@ -326,7 +326,7 @@ def _treat_damage(
     root = results if of_results or data is None else data
     if run:  # Snakemake knows files by the paths that the study writes
         target = (run.results if of_results else run.data) / target.relative_to(root)
-    # a cached noise multiplier is no Snakemake target; dpprobe recreates it when needed
+    # a cached noise multiplier is not a Snakemake target; dpprobe recreates it if needed
     targets = [] if target.parent.name == "calibration" else [str(target)]
     command = f"run `{run_command(*(run.call if run else ()), targets=targets)}`"
     if damage.heals:

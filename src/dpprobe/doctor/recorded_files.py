@@ -1,4 +1,4 @@
-"""Records of results and split tables, and the files whose hashes they contain."""
+"""Finds records of results and split tables, and the files whose hashes they contain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpprobe.json_values import hash_value
 from dpprobe.results.cell_files import METRICS_FILE, PREDICTIONS_FILE
 from dpprobe.results.network_record import RECORD_FILE, STATE_FILE
 
-# Folders, the record in each, and a file that rules name beside it: Snakemake deletes both or none.
+# Maps folders to their record and an output of the same rule: Snakemake deletes both or none.
 _BESIDE = {
     "cells/*/*/*/eps-*": (METRICS_FILE, PREDICTIONS_FILE),
     "networks/*/*/*/eps-*/seed-*": (RECORD_FILE, STATE_FILE),
@@ -46,8 +46,8 @@ _OWN_HASH: Mapping[str, tuple[str, tuple[int | None, ...]]] = {
     "dpprobe-plans": ("sha256", (4, 5)),
     _CALIBRATION: ("sha256", (None,)),
 }
-# Places in results where each file has a recorded hash, beside it or of its job. Cells and networks
-# are left out, whose records are written last.
+# Paths in results where each file has a hash in its own or its job's record. Cells and networks are
+# left out, because their records are written last.
 _HASHED = (*_FOLDERS, "calibration", "cuts", "features", "figures", "searches", "summary", "tables")
 _HASHED += ("report.html",)
 CHANGED, MISSING, NOT_PLAIN = "changed after it was written", "missing", "not a plain file"
@@ -57,7 +57,7 @@ _DOWNLOAD = "delete it and the receipt.json of its dataset, to download it again
 
 
 class Checked(NamedTuple):
-    """A file that was compared with a hash; `fault` is None if it is undamaged.
+    """A file that was compared with a hash; `fault` is None if the file is undamaged.
 
     Snakemake recreates the file as part of `target`. If the file must not be deleted, `by_hand` is
     the user's remedy. If `heals` is True, the next run repairs the damage.
@@ -72,7 +72,7 @@ class Checked(NamedTuple):
 
 
 class RecordedFile(NamedTuple):
-    """A file with a recorded hash, and perhaps a recorded size."""
+    """A file with a recorded hash, and a recorded size if known."""
 
     path: Path
     sha256: str
@@ -98,7 +98,7 @@ class RecordedFile(NamedTuple):
 
 
 class FoundRecord(NamedTuple):
-    """A record, and the files whose hashes it contains; `hashed` is True if it has its own hash."""
+    """A record with the files that it lists; `hashed` is True if it has a hash of itself."""
 
     checked: Checked
     hashed: bool = True
@@ -106,7 +106,7 @@ class FoundRecord(NamedTuple):
 
 
 class _KeptError(ValueError):
-    """The fault of a record that must not be deleted, and the user's remedy."""
+    """A record has a fault but must not be deleted; has the user's remedy."""
 
 
 def _describe_error(error: OSError, by_hand: str = "") -> tuple[str, str]:
@@ -117,7 +117,7 @@ def _describe_error(error: OSError, by_hand: str = "") -> tuple[str, str]:
 
 
 def list_records(folder: Path, *, data: bool = False) -> list[Path]:
-    """Lists records below results or split tables, with missing records of finished jobs."""
+    """Lists records of results or split tables, and missing records of finished jobs."""
     if data:
         return sorted(chain.from_iterable(map(folder.glob, _DATA_PLACES)))
     others = ("/".join((name, *"*" * depth, "*.json")) for name in _FOLDERS for depth in range(4))
@@ -130,7 +130,7 @@ def list_records(folder: Path, *, data: bool = False) -> list[Path]:
 
 
 def list_unrecorded(results: Path, checked: Container[Path]) -> list[Path]:
-    """Lists results that no record names, such as after a copy without the records' dot folder."""
+    """Lists results without a record, for example if a copy lacks the records' dot folder."""
     places = [results / name for name in _HASHED]
     files = [place for place in places if place.is_file()]
     for place, folders, names in chain.from_iterable(map(os.walk, places)):
@@ -173,7 +173,7 @@ def read_recorded(path: Path) -> FoundRecord | None:
 
 
 def _check_own_hash(values: Mapping[str, Any]) -> bool:
-    """Checks a record's hash of its own values; returns False if the record has no hash."""
+    """Checks a record's hash of its values; returns False if the record has no such hash."""
     key, versions = _OWN_HASH.get(values["format"], (None, ()))
     body = {name: value for name, value in values.items() if name != key}
     if key and values.get(key) != hash_value(body):
@@ -187,7 +187,7 @@ def _check_own_hash(values: Mapping[str, Any]) -> bool:
 
 
 def _check_place(path: Path, values: Mapping[str, Any]) -> None:
-    """Refuses a record whose cell, dataset or backbone differs from its path."""
+    """Raises an error for a record whose cell, dataset or backbone differs from its path."""
     if values["format"] == _CALIBRATION and path.stem != hash_value(values.get("inputs")):
         raise ValueError("belongs to another calibration, whose hash is its name")
     names = values.get("cell", values)
@@ -241,7 +241,7 @@ def _list_files(path: Path, values: Mapping[str, Any]) -> tuple[RecordedFile, ..
 
 
 def _list_written(path: Path, files: Mapping[str, Mapping[str, Any]]) -> Iterator[RecordedFile]:
-    """Lists the files of a job's record, whose names are relative to the folder of results."""
+    """Lists the files in a job's record, whose names are relative to the results folder."""
     root = next(folder.parent for folder in path.parents if folder.name == WRITTEN_FOLDER)
     for name, written in files.items():
         target = locate_file(root, written.get(OUTPUT, name))

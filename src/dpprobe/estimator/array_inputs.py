@@ -22,18 +22,18 @@ from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.row_source import RowSource
 from dpprobe.heads.training_set import find_unusable
 
-STREAMED_BYTES = 2**30  # larger sources (size as float32) are read in blocks, again in each pass
+STREAMED_BYTES = 2**30  # larger sources (bytes as float32) are read in blocks, once per pass
 # Types whose values NumPy would turn into floats, such as dates into seconds.
 _NO_NUMBERS = ("date", "time", "duration", "period", "complex", "[(")
 SCORED_BYTES = 64 * 2**20  # bytes of a block that is scored, or read from a source
 
 
 class TypeOfArrayError(ArrayError, TypeError):
-    """Rows have values of a wrong type; also a TypeError, as scikit-learn expects."""
+    """Raised if rows have values of a wrong type; also a TypeError, as scikit-learn expects."""
 
 
 def warn_caller(message: str) -> None:
-    """Warns at the line that called dpprobe, so that each calling line has its own warning."""
+    """Warns at the line that called dpprobe, so that each calling line gets a separate warning."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and re.match(r"dpprobe\.|functools$", frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
@@ -41,10 +41,10 @@ def warn_caller(message: str) -> None:
 
 
 class _SteadyRows:
-    """Refuses rows that differ from the rows of the first pass.
+    """Raises an error if rows change after the first pass.
 
-    Clipping factors are computed in one pass and used in later passes. Each pass is compared at its
-    end, before any sum over its rows leaves the fit.
+    Clipping factors are computed in one pass and used in later passes, so changed rows would not be
+    clipped. Each pass is compared at its end, before any sum over its rows leaves the fit.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class _SteadyRows:
     def watch_pass(
         self, blocks: Iterator[tuple[int, npt.NDArray[np.float32]]]
     ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        """Yields the blocks of a pass; raises ArrayError if another pass had other rows."""
+        """Yields the blocks of a pass; raises ArrayError if the first pass had other rows."""
         content = hashlib.blake2b()
         for start, block in blocks:
             content.update(np.ascontiguousarray(block).data)
@@ -80,7 +80,7 @@ class MappedRows(_SteadyRows):
             (start, np.array(self._rows[start : start + rows], dtype=np.float32))
             for start in range(0, self.rows, rows)
         )
-        # an array is in this process's memory, where only the user's threads could change it
+        # arrays in memory are not watched: only the user's threads could change them
         plain = type(self._rows) is np.ndarray
         yield from blocks if plain else self.watch_pass(blocks)
 
@@ -90,7 +90,7 @@ class MappedRows(_SteadyRows):
 
 
 class CheckedRows(_SteadyRows):
-    """Rows of a user's source; each block is compared with the shape that the source states."""
+    """Reads rows of a user's source, whose blocks must have the shape that the source states."""
 
     def __init__(self, source: Any) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class CheckedRows(_SteadyRows):
 
 
 def find_source(values: Any) -> RowSource | None:
-    """Returns the reader of a feature store or of a large array on disk; None for other rows."""
+    """Returns a reader for a feature store or a large array on disk; None for other rows."""
     # Arrays of h5py and zarr have `chunks`; their rows stay on disk until they are sliced.
     if isinstance(values, np.memmap) or (hasattr(values, "chunks") and hasattr(values, "ndim")):
         large = values.ndim == 2 and 4 * values.size > STREAMED_BYTES
@@ -145,7 +145,7 @@ def read_source(source: RowSource) -> npt.NDArray[np.float32]:
 
 @contextmanager
 def hide_values() -> Iterator[None]:
-    """Explains values that are not numbers without quoting them, because they are private."""
+    """Raises errors for values that are not numbers, without quoting these private values."""
     try:
         yield
     except ValueError as error:
@@ -171,7 +171,7 @@ def refuse_masks(name: str, values: Any) -> None:
 def _check_type(values: Any) -> None:
     """Raises ArrayError for values that are not plain numbers or texts."""
     refuse_masks("X", values)
-    kinds = getattr(values, "dtypes", getattr(values, "dtype", None))  # types of columns, or one
+    kinds = getattr(values, "dtypes", getattr(values, "dtype", None))  # of columns, or of all
     for kind in np.ravel(np.asarray(kinds, dtype=object)):
         if str(kind).lower().startswith(_NO_NUMBERS):
             raise ArrayError(
@@ -188,7 +188,7 @@ def _read_block(block: Any) -> npt.NDArray[np.float32]:
 def join_blocks(values: Any) -> Any:
     """Returns an iterator's blocks [m, d], or a tensor, as one array; other values unchanged.
 
-    Raises ArrayError for types of X that NumPy would read as something else.
+    Raises ArrayError for types of X that NumPy would misread.
     """
     if isinstance(values, torch.Tensor):
         try:
@@ -270,7 +270,7 @@ def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.
 
 
 def number_groups(groups: Any, rows: int) -> Units:
-    """Returns units by names of groups; raises PrivacyError for missing or equal-valued names."""
+    """Returns units by names of groups; PrivacyError if names are missing or equal as numbers."""
     refuse_masks("groups", groups)
     if not isinstance(groups, list | tuple):  # texts of HDF5 cannot be read as objects directly
         groups = np.asarray(groups)

@@ -141,9 +141,9 @@ class Budget:
         return bounds.true_positives[0] if rates else bounds.advantage
 
     def check_fit(self, booking: Booking) -> None:
-        """Checks that the budget allows a fit, before the fit's data is read or noise drawn.
+        """Checks that the budget allows a fit, before any data is read or noise is drawn.
 
-        Raises BudgetError above the limit. `book_fit` checks again, as other fits may be first.
+        Raises BudgetError above the limit. `book_fit` checks again, as others may book earlier.
         """
         if self._ledger is not None:
             self._ledger.check_room(booking, self._limits)
@@ -172,7 +172,7 @@ class Budget:
             return len(self._bookings)
 
     def close_fit(self, number: int, digest: str) -> None:
-        """Records that a booked fit has ended; fits whose entries stay open also count."""
+        """Records that a booked fit has ended; a fit whose entry remains open counts too."""
         if self._ledger is not None:
             self._ledger.close_entry(number, digest)
 

@@ -1,19 +1,19 @@
 """Checks the callers of a private fit: what they do with the fit's rows, and what they publish.
 
 A private fit accepts a call of `fit`, a `Pipeline` of stateless and declared steps, and some
-searches and cross-validation of scikit-learn. All else is refused. A caller is found on the
-interpreter's stack. Nothing simpler protects the same people:
+searches and cross-validation of scikit-learn. All else is refused. Callers are found on the
+interpreter's stack, because simpler checks would protect less:
 
-- An estimator cannot ask scikit-learn who fits it. Metadata routing hands over only values that a
-  user asks for, and `Pipeline` passes the transformed rows to `fit` as any user would. The usual
-  mistake, `make_pipeline(StandardScaler(), head)`, looks like a plain `fit` without the stack.
+- An estimator cannot ask scikit-learn who fits it. Metadata routing passes only values that a
+  user requests, and `Pipeline` passes the transformed rows to `fit` as any user would. Without the
+  stack, the usual mistake, `make_pipeline(StandardScaler(), head)`, looks like a direct `fit`.
 - A refusal of all clones (`__sklearn_clone__`) would refuse searches, and still accept pipelines,
   whose last step is not cloned.
 - Tags name steps that learn, but not steps that mix rows, such as a `FunctionTransformer` that
   subtracts the mean. So rows are compared with rows that were computed in smaller parts.
-- A rule in the docs alone leaves the mistake above without a word, and the epsilon without meaning.
+- With only a rule in the docs, the mistake above would cause no error, but a meaningless epsilon.
 
-The stack does not show callers in other processes or threads, nor earlier changes of the rows.
+The stack shows neither callers in other processes or threads nor earlier changes of the rows.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from sklearn.utils.validation import _num_samples
 
 from dpprobe.errors import ConfigError, DpprobeError, PrivacyError
 
-_ALONE = 8  # number of rows that a step transforms without the other rows
+_ALONE = 8  # number of rows that a step transforms apart from other rows
 _ROUNDINGS = 8  # roundings that `_rows_differ` tolerates
 _OWN = "dpprobe.estimator.private_classifier"
 _DIRECT = "Call fit of PrivateClassifier directly"
 
-# The classes of scikit-learn that publish only results of private fits, each of which spends
-# budget, and whose fits have rows of one person each. No guarantee covers a search's scores.
+# Accepted classes of scikit-learn: they publish only results of private fits, each of which spends
+# budget, and each row of a fit belongs to one person. No guarantee covers a search's scores.
 _ACCEPTED = ("GridSearchCV", "RandomizedSearchCV")
-# Methods of any class that count as its fit; other names that begin so do if the class has a fit.
+# Methods that always count as fit; names beginning with fit count if the class has a fit.
 _FITS = {"fit", "_fit", "partial_fit", "fit_transform", "fit_predict"}
 # The module and function with which a pool or joblib starts a task.
 _TASK = re.compile(
@@ -186,7 +186,7 @@ def _check_meta_estimator(caller: _Caller, public: Sequence[str], *, splitter: A
     """Refuses classes that may break the guarantee.
 
     Args:
-      splitter: of a search in scikit-learn 1.8, which does not keep it as an attribute.
+      splitter: the splitter of a search in scikit-learn 1.8, which has no attribute for it.
     """
     of_scikit_learn = caller.module.startswith("sklearn.")
     _check_folds(getattr(caller.instance, "_checked_cv_orig", splitter))
@@ -221,7 +221,7 @@ def _learns(step: Any) -> bool:
 
 
 def _compare_rows(named: list[tuple[str, Any]], rows: Any, returned: Any, labels: Any) -> None:
-    """Refuses steps that mix rows; the first got `rows`, and the last gave `returned`."""
+    """Refuses steps that mix rows; the first step got `rows`, the last step gave `returned`."""
     steps = [(name, step) for name, step in named if step not in (None, "passthrough")]
     for place, (name, step) in enumerate(steps, start=1):
         try:
@@ -242,9 +242,9 @@ def _compare_rows(named: list[tuple[str, Any]], rows: Any, returned: Any, labels
 
 
 def _mixes_rows(step: Any, rows: Any, among: Any, labels: Any) -> bool:
-    """Compares a step's rows, computed among all rows, with the rows computed in smaller parts.
+    """Compares a step's output for all rows (`among`) with its output for parts of the rows.
 
-    A comparison is no proof that rows are independent: a rare dependence may be missed.
+    Equal outputs do not prove that rows are independent, because rare dependence may be missed.
     """
     count = _num_samples(rows)
     if _num_samples(among) != count:
@@ -263,7 +263,7 @@ def _mixes_rows(step: Any, rows: Any, among: Any, labels: Any) -> bool:
         return True
     if not (isinstance(part_rows, np.ndarray) and part_rows.dtype.kind in "iuf"):
         return False
-    # all parts may have one maximum, such as the largest grey value
+    # all parts may have the same maximum, such as the largest grey value
     larger = np.concatenate([part_rows, 3 * part_rows])
     try:
         mixed = _fit_again(step, larger, _take(labels, np.tile(few, 2)))
@@ -290,8 +290,8 @@ def _take(values: Any, rows: npt.NDArray[np.int64]) -> Any:
 def _rows_differ(one: Any, other: Any, *, width: int) -> bool:
     """Compares rows bit by bit, then, for floating point, up to the rounding of sums.
 
-    A sum of `width` products depends on the order, and so on the size of a batch. A sum's error is
-    about sqrt(width) roundings of terms as large as the row's largest number.
+    A sum of `width` products depends on their order, and so on the size of a batch. A sum's error
+    is about sqrt(width) roundings of terms as large as the row's largest number.
     """
     if sparse.issparse(one) and sparse.issparse(other):
         return one.shape != other.shape or (one != other).nnz > 0

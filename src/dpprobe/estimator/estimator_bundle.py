@@ -1,4 +1,4 @@
-"""The release of an estimator's head: its privacy statement, and the bundle that users verify."""
+"""Releases an estimator's head: writes its privacy statement, and the bundle that users verify."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dpprobe.wrong_keys_and_values import explain_first, read_options
 
 
 def state_release(fit: Fit, facts: BundleFacts | None = None) -> dict[str, Any]:
-    """Returns the privacy statement of a private fit; `facts` are None until there is a bundle."""
+    """Returns the privacy statement of a private fit; `facts` is None until a bundle is written."""
     spent = fit.count_spent()
     return release_statement(
         fit.plan,

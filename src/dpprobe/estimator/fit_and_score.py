@@ -1,4 +1,4 @@
-"""The work of a `PrivateClassifier` on rows: training a head, and scoring with a head."""
+"""Trains the head of a `PrivateClassifier`, and scores rows with the head."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.plan import Plan
 
-MANY_LOST = 0.1  # the share of rows without usable values from which a fit is refused
+MANY_LOST = 0.1  # share of rows without usable values at which a fit is refused
 
 
 def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> None:
@@ -77,7 +77,7 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> No
         num_classes=len(planned.classes),
         units=planned.units,
         public=compare_public_files(planned.method, rows, class_names),
-        warn=lambda _: None,  # `_judge_missing` tells more
+        warn=lambda _: None,  # `_judge_missing` warns with more details
     )
     # A result of `read_features` may have null examples, which its study accepted.
     _judge_missing(data, accepted=classifier.missing == "null" or isinstance(X, FeatureStore))
@@ -114,7 +114,7 @@ def fit_classifier(classifier: Any, X: Any, y: Any, groups: Any, raw: Any) -> No
 
 
 def _judge_missing(data: TrainingSet, *, accepted: bool) -> None:
-    """Warns of rows that count as zeros; raises ArrayError for many, unless they are accepted."""
+    """Warns of rows that count as zeros; raises ArrayError if there are too many."""
     lost = int(data.lengths.isinf().sum())
     if not lost:
         return
@@ -150,7 +150,7 @@ def _check_plan(classifier: Any, X: Any, groups: Any, origins: Sequence[Origin])
 def _find_origins(
     rows: npt.NDArray[np.float32] | RowSource, labels: npt.NDArray[Any], raw: Any
 ) -> list[Origin]:
-    """Finds the stores of a fit's rows, in a pipeline also of the rows before its first step."""
+    """Finds the stores of a fit's rows; in a pipeline, also of the rows before the first step."""
     before = read_raw(raw)
     same = before is not None and read_shape(before)[0] == len(labels)
     origins = find_origins(before, labels) if before is not None and same else []
@@ -195,7 +195,7 @@ def link_scores(scores: npt.NDArray[np.float32], method: MethodOptions) -> npt.N
 def _read_rows(
     classifier: Any, X: Any, y: Any
 ) -> tuple[npt.NDArray[np.float32] | RowSource, npt.NDArray[Any]]:
-    """Returns the rows (a new array, or the source of the rows) and the labels."""
+    """Returns the rows (a new array, or their source) and the labels."""
     if getattr(getattr(y, "dtype", None), "kind", None) == "T":  # unknown to scikit-learn
         y = np.array(y.tolist(), dtype=object)
     check_labels(y, classifier.classes)
@@ -218,7 +218,7 @@ def _read_rows(
 
 
 def draw_seed(state: int | np.random.RandomState | None) -> int:
-    """Returns the seed of a fit: a whole number as it is, drawn by a state, or 128 random bits."""
+    """Returns the seed of a fit: a given number, a draw of a RandomState, or 128 random bits."""
     if isinstance(state, numbers.Integral):
         return int(state)
     if isinstance(state, np.random.RandomState):

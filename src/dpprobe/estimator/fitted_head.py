@@ -1,4 +1,4 @@
-"""A fitted head and the facts of its privacy statement, which an estimator keeps after a fit."""
+"""A fitted head and the facts of its privacy statement, as attributes of an estimator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Fit:
       entry: the fit's number in the budget; None in benchmark mode.
       budget: lists this fit and others; None in benchmark mode.
       spent: the budget's total epsilon after the fit; None in benchmark mode.
-      promise: the facts of the rows' dataset on which the guarantee depends; None if not known.
+      promise: the facts about the dataset on which the guarantee depends; None if unknown.
       digest: the hash of the released numbers, also in the budget; "" in benchmark mode.
     """
 
@@ -49,9 +49,9 @@ class Fit:
         return self.entry is not None
 
     def count_spent(self) -> Spent:
-        """Returns the budget's total now, because users may also choose among later fits.
+        """Returns the current total of the budget, because users may also choose among later fits.
 
-        A budget copied to another process may see fewer fits than the fit itself saw.
+        A budget copied to another process may list fewer fits than at the time of this fit.
         """
         assert self.budget is not None
         assert self.spent is not None

@@ -1,4 +1,4 @@
-"""Reads numbers and classes that callers of the Python API give, as Python's values or NumPy's."""
+"""Reads numbers and classes that callers of the Python API pass as values of Python or NumPy."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MISSING = "missing"
 
 
 class ArrayError(DataError, ValueError):
-    """Rows or labels cannot be used; also a ValueError, as scikit-learn expects."""
+    """Raised if rows or labels cannot be used; also a ValueError, as scikit-learn expects."""
 
 
 class NumberError(ConfigError, PrivacyError):
-    """A value is not a number: a ConfigError, and a PrivacyError as epsilon is undefined."""
+    """Raised if a value is not a number; also a PrivacyError, because epsilon is undefined."""
 
 
 def read_number(name: str, value: Any) -> float:
@@ -57,15 +57,15 @@ def read_risk(name: str, value: Any) -> Risk:
 
 
 def check_order(**arguments: Any) -> list[str]:
-    """Raises ArrayError if two arguments have names of rows that differ, or differ in order.
+    """Raises ArrayError if the row names of two arguments differ, or differ in order.
 
-    Names are the index of pandas, or the ids of stored features. A default index, 0 to n - 1, has
-    no names, unless the other index has the same rows in another order. Lengths are checked
-    elsewhere.
+    Names are the index of pandas, or the ids of stored features. A default index, 0 to n - 1,
+    does not count as names, unless the other index has its rows in another order. Lengths are
+    checked elsewhere.
 
     Returns:
-      The arguments that are matched by position with the first argument that has an index, because
-      only one of the two has names.
+      The arguments that are matched by position with the first argument with an index, because only
+      one of the two has names.
     """
     pd: Any = sys.modules.get("pandas")  # without pandas no argument has an index
     named: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def check_order(**arguments: Any) -> list[str]:
 
 
 def _refuse_order(first: str, second: str, values: Any, left: Any, right: Any) -> NoReturn:
-    """Raises ArrayError for two indexes of one length; names, which may be private, stay unsaid."""
+    """Raises ArrayError for two indexes of equal length, without names, which may be private."""
     rows = left.append(right).factorize()[0].reshape(2, len(left))
     place = int((rows[0] != rows[1]).argmax())
     names = f"{first}.ids" if isinstance(values, FeatureStore) else f"{first}.index"
@@ -118,7 +118,7 @@ def list_classes(classes: Any) -> list[Any]:
 
 
 def check_kind(name: str, labels: Iterable[Any]) -> str | None:
-    """Returns the kind of all labels, None without labels; raises ArrayError if kinds differ."""
+    """Returns the kind of all labels; None without labels. Raises ArrayError if kinds differ."""
     kinds = {_name_kind(label) for label in labels}
     if MISSING in kinds:  # the error does not quote labels, which may be private
         remedy = "leave out its row" if name == "y" else "remove it"

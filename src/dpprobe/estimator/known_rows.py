@@ -1,13 +1,13 @@
 """Recognises rows of a study's features in a private fit, and applies the facts of their dataset.
 
-Rows that leave a feature store as an array no longer name their patients, nor the rule that split
-or chose them. So a private fit looks for its rows in all stores that `read_features` opened in this
-process: bit by bit as float32, in any order, also in slices, joined arrays and data frames; in a
-pipeline, before its first step. Rows of a whole store in order are also recognised if their columns
-were scaled, shifted or left out by hand: each column then moves as one of the store's does, within
-each class. Labels alone identify nobody, because other people may have the same; if only they are
-equal, the fit warns. Rows that another process wrote to a file are not recognised, nor those of a
-store that was deleted before the first private fit.
+An array with rows of a feature store names neither patients nor the rule that split or chose rows.
+So a private fit searches for its rows in all stores that `read_features` opened in this process:
+bit by bit as float32, in any order, also in slices, joined arrays and data frames. In a pipeline,
+rows before the first step are compared. Rows of a whole store in order are also recognised if
+columns were scaled, shifted or removed: each column then correlates with a column of the store,
+within each class. If only the labels are equal, the fit warns, because other people may have equal
+labels. Not recognised are rows that another process wrote to a file, and rows of a store that was
+deleted before the first private fit.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.row_source import RowSource
 from dpprobe.privacy.plan import Plan
 
-_FEWEST_LABELS = 20  # fewer labels may be those of a store by chance
-# Columns of a changed store's rows that are compared, the least correlation of each with one of the
-# store's, and the fewest rows beyond one for each class. Rows of strangers reach it with a
-# probability below 1e-12.
+_FEWEST_LABELS = 20  # fewer labels may equal the labels of a store by chance
+# To recognise changed rows: the number of compared columns, the smallest correlation with a column
+# of the store, and the fewest rows beyond one per class. Rows of other people reach this
+# correlation with a probability below 1e-12.
 _COMPARED, _ALIKE, _FEWEST_FREE = 8, 0.9999, 10
 # Stores that this process opened, by their paths.
 _OPENED_STORES: dict[Path, FeatureStore] = {}
@@ -42,8 +42,8 @@ _DIGESTS: dict[tuple[Path, str], npt.NDArray[np.uint64]] = {}
 
 
 def remember_store(store: FeatureStore) -> FeatureStore:
-    """Keeps a store, so that private fits recognise its rows; returns the store."""
-    path = store.path.absolute()  # found again from another working directory
+    """Remembers a store, so that private fits recognise its rows; returns the store."""
+    path = store.path.absolute()  # valid if the working directory changes
     _OPENED_STORES[path] = store if store.path == path else FeatureStore(path)
     return store
 
@@ -67,8 +67,8 @@ class Origin:
     """A store with rows of a fit.
 
     Attributes:
-      rows: int64 [m], the fit's rows that are in the store.
-      names: for each of these rows the store's units that have the row; empty without patients.
+      rows: int64 [m], positions of the fit's rows that are in the store.
+      names: for each of these rows, the store's units that have it; empty without patients.
     """
 
     store: FeatureStore
@@ -109,7 +109,7 @@ class Origin:
             )
 
     def _divides_patients(self, groups: npt.NDArray[np.int64]) -> bool:
-        """Returns True if a patient has rows in two groups; a row may be of several patients."""
+        """Returns True if a patient has rows in two groups; rows may belong to several patients."""
         of_patient: dict[str, set[int]] = defaultdict(set)
         for names, group in zip(self.names, groups.tolist(), strict=True):
             if len(names) == 1:
@@ -138,7 +138,7 @@ def find_origins(
 
 
 def find_equal_labels(labels: npt.NDArray[Any]) -> list[Path]:
-    """Returns the places of stores with facts that a fit could miss, and with these labels."""
+    """Returns the folders of stores that have these labels, and facts that a fit would miss."""
     return [
         store.path.parent
         for store in _OPENED_STORES.values()
@@ -160,7 +160,7 @@ def _find_equal_rows(rows: npt.NDArray[np.float32] | RowSource) -> list[Origin]:
         number: np.isin(digests, _digest_store(store)) for number, store in enumerate(stores)
     }
     origins, left = [], np.ones(len(digests), dtype=bool)
-    # A subsample's rows are also the whole dataset's: of several stores, those with most rows.
+    # A subsample's rows are also in the whole dataset, so the stores with most rows are chosen.
     while matches and (most := max(int((hits & left).sum()) for hits in matches.values())):
         chosen = [number for number, hits in matches.items() if int((hits & left).sum()) == most]
         covered = np.logical_or.reduce([matches[number] for number in chosen])
@@ -170,7 +170,7 @@ def _find_equal_rows(rows: npt.NDArray[np.float32] | RowSource) -> list[Origin]:
 
 
 def read_raw(rows: Any) -> npt.NDArray[np.float32] | RowSource | None:
-    """Returns the rows that a pipeline got, if they are numbers [n, d]; else None."""
+    """Returns the input rows of a pipeline if they are numbers [n, d]; else None."""
     if isinstance(rows, FeatureStore) or rows is None or sparse.issparse(rows):
         return rows if isinstance(rows, FeatureStore) else None
     try:
@@ -181,9 +181,9 @@ def read_raw(rows: Any) -> npt.NDArray[np.float32] | RowSource | None:
 
 
 def join_facts(origins: Sequence[Origin], unit: str) -> PromiseFacts | None:
-    """Returns the facts that a fit on rows of some stores states; None if no store is known.
+    """Returns the facts for the statement of a fit on rows of some stores; None without stores.
 
-    Raises PrivacyError for facts that no fit on these rows can keep.
+    Raises PrivacyError if facts forbid a fit on these rows.
     """
     facts = [origin.store.promise for origin in origins]
     for origin, one in zip(origins, facts, strict=True):
@@ -228,7 +228,7 @@ def _has_labels(store: FeatureStore, labels: npt.NDArray[Any]) -> bool:
 
 
 def _has_facts(store: FeatureStore) -> bool:
-    """Returns True for facts that decide who a unit is, or which rows n counts."""
+    """Returns True if a store has facts that determine units, or which rows n counts."""
     try:
         facts = store.promise.to_dict()
     except StoreError:  # no fit may use these rows
@@ -239,9 +239,9 @@ def _has_facts(store: FeatureStore) -> bool:
 def _has_columns(
     store: FeatureStore, rows: npt.NDArray[np.float32] | RowSource, labels: npt.NDArray[Any]
 ) -> bool:
-    """Returns True if some columns are columns of a store, each scaled and shifted.
+    """Returns True if compared columns are scaled and shifted columns of a store.
 
-    Columns are compared within classes, as columns of strangers may both follow equal labels.
+    Columns are compared within classes, because equal labels alone cause correlation.
     """
     _, codes = np.unique(labels, return_inverse=True)
     of_class = sparse.csr_array((np.ones(len(codes)), (codes, np.arange(len(codes)))))

@@ -1,4 +1,4 @@
-"""The plan of a fit from public facts, and a private fit: booked before its noise is drawn."""
+"""Plans a fit from public facts, and runs a private fit, which is booked before noise is drawn."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _HEAD = 0  # index of a private fit's only head; seeds nothing
 class PlannedFit:
     """The public facts and the plan of a fit, before the fit reads its rows.
 
-    `promise` has the facts of the dataset whose rows are known; None for other rows.
+    `promise` has the facts of a known dataset; None for rows of unknown origin.
     """
 
     classes: list[Any]
@@ -66,7 +66,7 @@ class PlannedFit:
     def make_booking(self, budget: Budget) -> Booking:
         plan = self.plan
         return Booking(
-            release="fit",  # not unique; the budget makes the name unique
+            release="fit",  # the budget makes this name unique
             study=ESTIMATOR,
             unit=self.facts.unit,
             split="all rows",
@@ -87,8 +87,8 @@ def plan_fit(
 ) -> PlannedFit:
     """Decides the method and calibrates its noise, from public facts and the groups' names.
 
-    Benchmark mode may read the classes from the labels, and protects nobody. Other fits use, state
-    or refuse each fact of the datasets of `origins`, the stores that are known to have the rows.
+    Benchmark mode may read the classes from the labels, because it protects nobody. Private fits
+    use, state or refuse each fact about the datasets of `origins`, the stores that have the rows.
     """
     promise = join_facts(origins, classifier.unit)
     # sorted, because scikit-learn expects column k of scores to be the k-th class in order
@@ -107,7 +107,7 @@ def plan_fit(
 
 
 def _find_patients(classifier: Parameters, promise: PromiseFacts | None) -> Patients | None:
-    """Returns the patients whose images are units of their own, for the statement."""
+    """Returns patients, for the statement, if each of their images is a separate unit."""
     if promise is None or promise.unit_column is None or classifier.unit in Plan.GROUPS:
         return None
     return Patients(images=promise.images_per_patient)
@@ -218,7 +218,7 @@ def explain_searches() -> Iterator[None]:
 
 
 def _make_exact(method: MethodOptions) -> MethodOptions:
-    """Returns options (of `tuned`, its base) with exact sums, unless the user chose an engine.
+    """Sets `engine: exact` (in the base of `tuned`), unless the user chose an engine.
 
     An engine changes only the arithmetic, not the mechanisms or their epsilon.
     """

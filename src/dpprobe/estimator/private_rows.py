@@ -18,13 +18,13 @@ from dpprobe.heads.row_source import RowSource
 from dpprobe.options import resolve_path
 from dpprobe.training.public_file_check import PrivateData
 
-# The latest heads that this process fitted on private rows, each [classes, d + 1]. Unlike heads of
-# a study's cells, heads of a notebook are only in memory.
+# The latest heads that this process fitted on private rows, each [classes, d + 1]. These heads are
+# only in memory, unlike heads of a study's cells.
 _FITTED: deque[npt.NDArray[np.float32]] = deque(maxlen=256)
 
 
 def remember_head(weights: npt.NDArray[np.float32]) -> None:
-    """Keeps a copy of a fitted head [classes, d + 1], so that no later fit uses it as public."""
+    """Keeps a copy of a fitted head [classes, d + 1], so that later fits refuse it as public."""
     _FITTED.append(weights.copy())
 
 
@@ -34,7 +34,7 @@ def compare_public_files(
     class_names: Sequence[str],
 ) -> PublicInputs:
     """Compares a method's public files with a fit's rows, before the fit is booked."""
-    if not method.public_files():  # no public file to compare, so rows are not read
+    if not method.public_files():  # without public files, rows need not be read
         return NOTHING_CHECKED
     for option, written in method.public_files().items():
         if not resolve_path(written).is_file():

@@ -1,4 +1,4 @@
-"""Warns the holder of private rows if some rows are copies, as a study warns of images."""
+"""Warns the owner of private rows if some rows are copies, as a study warns of copied images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def warn_of_copies(
 ) -> None:
     """Warns if a row occurs twice, or with `units`, if a row occurs in two units.
 
-    Two images of one picture may have features that differ, so counts of `promise` matter too.
+    Two images of one picture may have different features, so the counts in `promise` are used too.
     """
     copied, most = count_copies(rows, units)
     unit = "image" if units is None else "patient"
@@ -47,9 +47,9 @@ def warn_of_copies(
 
 
 def count_copies(rows: npt.NDArray[np.float32] | RowSource, units: Units | None) -> tuple[int, int]:
-    """Counts rows that repeat a row of another unit, and the most units with one row.
+    """Counts rows that repeat a row of another unit, and the largest number of units with one row.
 
-    Rows of NaN alone are null examples, not copies.
+    Rows that contain only NaN are null examples, not copies.
     """
     digests = digest_rows(rows)
     dimension = rows.shape[1] if isinstance(rows, np.ndarray) else rows.dimension

@@ -1,4 +1,4 @@
-"""A comparison of two bundles as it is asked for: its data, its noise and its booking."""
+"""A requested comparison of two bundles, with its data, its noise and its ledger entry."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class AskedComparison:
 
     @cached_property
     def stores(self) -> tuple[Stores, Stores]:
-        """The stored features of both splits, for each bundle's backbone."""
+        """The stored features of both splits, per bundle."""
         return open_stores(self.study, self.dataset, self.bundles, call=self.call)
 
     @cached_property
@@ -140,7 +140,7 @@ class AskedComparison:
 
     @cached_property
     def plan(self) -> Plan:
-        """The noise for the test units; raises PrivacyError if none meets epsilon and delta."""
+        """The plan for the test units; raises PrivacyError if no noise meets epsilon and delta."""
         target = Target(
             n=FitInputs(self.stores[0][1], self.unit).n,
             epsilon=self.epsilon,
@@ -155,7 +155,7 @@ class AskedComparison:
 
     @cached_property
     def metric(self) -> Metric:
-        """The metric, with the mean of the classes' frequencies that the bundles state."""
+        """The metric, with the mean of the class frequencies that the bundles state."""
         return Metric(mean_frequencies(self.stated) if self.macro else ())
 
     @cached_property
@@ -195,7 +195,7 @@ class AskedComparison:
 
 
 def _check_macro(bundles: Bundles, dataset: str) -> None:
-    """Raises ConfigError unless heads have one label per image and state classes' frequencies."""
+    """Raises ConfigError unless heads have one label per image and state class frequencies."""
     if bundles[0].facts.multi_label:
         raise ConfigError(
             "--metric macro_accuracy: it needs one label per image, but these heads have several; "

@@ -33,8 +33,8 @@ class AskedRelease:
     """A release of a study, with the files that it reads and writes.
 
     Attributes:
-      audit: the record of an audit, from the study's cell of equal method and epsilon.
-      benchmark: `metrics.json` of the study's cell of equal method and epsilon.
+      audit: the audit record of the study's cell with the same method and epsilon.
+      benchmark: `metrics.json` of the study's cell with the same method and epsilon.
     """
 
     study: Study
@@ -64,7 +64,7 @@ class AskedRelease:
 
     @cached_property
     def promise(self) -> PromiseFacts:
-        """The dataset's facts on which the guarantee depends, with the counts of copies."""
+        """The facts about the dataset on which the guarantee depends, with counts of copies."""
         return count_promise(self.study, self.options.dataset, self.stores)
 
     @cached_property
@@ -91,13 +91,13 @@ class AskedRelease:
         return self.output.with_name(named) if in_study else resolve_path(named)
 
 
-# what a dataset's releases and comparisons share
+# functions for a dataset's releases and comparisons
 
 
 def count_promise(
     study: Study, dataset: str, stores: tuple[FeatureStore, FeatureStore]
 ) -> PromiseFacts:
-    """Returns a dataset's facts on which a guarantee depends, with the counts of copies."""
+    """Returns the facts about a dataset on which a guarantee depends, with counts of copies."""
     counted, tested = stores[0].promise, stores[1]
     return replace(
         promise_facts(study.datasets[dataset]),
@@ -108,7 +108,7 @@ def count_promise(
 
 
 def read_limits(study: Study, dataset: str) -> Limits:
-    """Returns the limits on a dataset's total, at the dataset's delta, not a release's."""
+    """Returns the limits on a dataset's total cost, at the dataset's delta (not a release's)."""
     return Limits(
         delta=study.dataset_delta(dataset),
         max_epsilon=study.max_epsilon(dataset),
@@ -117,7 +117,7 @@ def read_limits(study: Study, dataset: str) -> Limits:
 
 
 def name_split(dataset: DatasetOptions, store: FeatureStore) -> str:
-    """Returns a key of the split: equal keys put each unit on an equal side (train or test)."""
+    """Returns a key of the split; splits with equal keys put each unit on the same side."""
     split = dataset.public_split()
     if split.follows_names:
         return split.key
@@ -127,7 +127,7 @@ def name_split(dataset: DatasetOptions, store: FeatureStore) -> str:
 def list_units(
     of: str, folder: Path, dataset: DatasetOptions, stores: tuple[FeatureStore, FeatureStore]
 ) -> Units:
-    """Lists the units of a dataset whose ledger is in `folder`; `of` names what is booked."""
+    """Lists the units of the dataset with its ledger in `folder`; `of` names it in warnings."""
     tables = find_tables(folder, fingerprint=stores[0].dataset_fingerprint)
     if tables is None:
         logger.warning(
@@ -150,7 +150,7 @@ def hash_options(asked: AskedRelease, release: ReleaseOptions) -> str:
     others = NOT_OF_THE_HEAD if release.cohort else NOT_OF_THE_HEAD | {"predecessor"}
     options = {
         "release": release.model_dump(mode="json", exclude=others),
-        # A release stays final if a later version of `auto` would choose another head.
+        # `auto` stays unresolved: a release remains final if a later version chooses another head.
         "options": asked.asked_method.identity_options(),
         "public": [sha256_file(Path(path)) for path in asked.asked_method.input_files()],
         "unit": asked.unit,

@@ -5,7 +5,7 @@
     privacy.json        the privacy statement, with all values from which epsilon is computed
     README.md           the model card
     release.html        one page for a privacy officer
-    SHA256SUMS          of the files above, as `sha256sum --check` reads it
+    SHA256SUMS          hashes of the files above, for `sha256sum --check`
     SHA256SUMS.sig      an Ed25519 signature of SHA256SUMS, if the release has a signing key
 
 Every value in a bundle is public, fixed before training, or released with noise. A bundle holds no
@@ -54,7 +54,7 @@ CARD_FILE = "README.md"
 PAGE_FILE = "release.html"
 SUMS_FILE = "SHA256SUMS"
 SIGNATURE_FILE = "SHA256SUMS.sig"
-RELEASES_FOLDER = "releases"  # of a results_dir: the folder of each release has its name
+RELEASES_FOLDER = "releases"  # in a results_dir, with one folder per release
 
 # The files that SHA256SUMS lists, in the order of its lines.
 LISTED_FILES = (CARD_FILE, FACTS_FILE, HEAD_FILE, STATEMENT_FILE, PAGE_FILE)
@@ -63,7 +63,7 @@ BUNDLE_FILES = (*LISTED_FILES, SUMS_FILE)
 LARGEST_TEXT, LARGEST_HEAD = 16 * 2**20, 8 * 2**30
 
 WEIGHTS = "weights"
-# In the preprocessing of vectors: how patches were pooled, and the array's name in a file.
+# Keys in the preprocessing of vectors: how patches were pooled, and the name of a file's array.
 POOL, ARRAY = "pool", "array"
 # The study's name in bundles of `PrivateClassifier`, which has no study.
 ESTIMATOR = "estimator"
@@ -117,7 +117,7 @@ class BackboneFacts(Facts):
 
     @property
     def parts(self) -> tuple[BackboneFacts, ...]:
-        """The members of a joined backbone; other backbones have one part, themselves."""
+        """The members of a joined backbone; for other backbones, only the backbone itself."""
         return self.members or (self,)
 
     @property
@@ -127,13 +127,13 @@ class BackboneFacts(Facts):
 
     @property
     def loaded_preprocessing(self) -> dict[str, Any]:
-        """The preprocessing that a loaded backbone has; without how files became vectors."""
+        """A loaded backbone's preprocessing, without the keys for reading vectors from files."""
         told = (POOL, ARRAY) if self.takes_vectors else ()
         return {key: value for key, value in self.preprocessing.items() if key not in told}
 
     @property
     def pool(self) -> Literal["mean", "max"] | None:
-        """How the patches of an item's file became one vector; None if no file was pooled."""
+        """The rule that pooled the patches of an item's file to a vector; None without pooling."""
         pool: Literal["mean", "max"] | None = self.preprocessing.get(POOL)
         return pool if self.takes_vectors else None
 
@@ -266,14 +266,14 @@ class Bundle:
 
 
 def published_options(options: MethodOptions) -> dict[str, Any]:
-    """Returns a method's options with the names of public files, without their folders."""
+    """Returns a method's options; public files have their names without folders."""
     names = {path: Path(path).name for path in options.public_files().values()}
     values: dict[str, Any] = _replace_texts(options.model_dump(mode="json"), names)
     return values
 
 
 def _replace_texts(value: Any, names: Mapping[str, str]) -> Any:
-    """Returns a value of JSON with other texts in place of some, also inside mappings."""
+    """Replaces texts by `names` in a JSON value, also inside mappings."""
     if isinstance(value, Mapping):
         return {key: _replace_texts(each, names) for key, each in value.items()}
     return names.get(value, value) if isinstance(value, str) else value
@@ -287,7 +287,7 @@ def write_bundle(
     arrays: Mapping[str, npt.NDArray[np.float32]],
     statement: Mapping[str, Any],
 ) -> None:
-    """Writes bundle.json, the head and the statement; weights are float32 [classes, d + 1]."""
+    """Writes bundle.json, the head (weights: float32 [classes, d + 1]) and the statement."""
     write_json(folder / FACTS_FILE, facts.model_dump(mode="json"))
     write_json(folder / STATEMENT_FILE, dict(statement))
     mark = mark_head(facts, statement["epsilon_target"])
@@ -297,7 +297,7 @@ def write_bundle(
 
 
 def mark_head(facts: BundleFacts, epsilon: float) -> dict[str, str]:
-    """Returns the metadata of a head's file, which says that the head is private."""
+    """Returns the metadata that mark a head's file as private."""
     # slow to import, and Snakemake imports this module at each start
     from dpprobe.privacy.private_mark import mark_metadata
 
@@ -344,7 +344,7 @@ def damaged_files(folder: Path) -> list[str]:
 
 
 def check_outside(output: Path) -> None:
-    """Raises ConfigError for an output inside a bundle, whose verification would then fail."""
+    """Raises ConfigError for an output inside a bundle, which would then fail to verify."""
     for folder in output.resolve().parents:
         if all((folder / name).is_file() for name in (FACTS_FILE, SUMS_FILE)):
             raise ConfigError(
@@ -445,7 +445,7 @@ def _check_backbone(backbone: BackboneFacts) -> None:
 
 
 def read_statement(folder: Path, facts: BundleFacts) -> dict[str, Any]:
-    """Reads the facts of privacy.json of any version that bundles have."""
+    """Reads the facts of a privacy.json of any supported version."""
     values = read_json(folder / STATEMENT_FILE)
     return read_statement_facts(values, estimator=facts.is_of_estimator)
 

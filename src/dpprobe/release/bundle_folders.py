@@ -10,13 +10,13 @@ from dpprobe.release.bundle import FACTS_FILE, SUMS_FILE
 
 
 def list_sums(releases: Path) -> list[Path]:
-    """Lists the files of hashes of a folder's bundles, staged copies last."""
+    """Lists the SHA256SUMS files of a folder's bundles, with staged copies last."""
     found = sorted(releases.glob(f"*/{SUMS_FILE}"))
     return sorted(found, key=lambda path: path.parent.name.startswith("."))
 
 
 def list_misplaced(releases: Path) -> list[tuple[Path, str]]:
-    """Lists folders that hold a release of another name, with this name."""
+    """Lists folders whose release has another name than the folder, with that name."""
     named = ((sums.parent, read_bundle_facts(sums.parent)) for sums in list_sums(releases))
     return [
         (folder, str(facts["name"]))

@@ -122,7 +122,7 @@ class Checks:
 def _one_line(text: str, *, cut: bool) -> str:
     """Returns one printable line of bounded length: files may contain control characters."""
     longest = _LONGEST_FAULT if cut else _LONGEST_DETAIL
-    if len(text) > longest:  # removes the middle, because remedies come last
+    if len(text) > longest:  # shortens the middle, because remedies come last
         half = longest // 2
         text = f"{text[: half - 3]} ... {text[2 - half :]}"
     return "".join(

@@ -454,10 +454,10 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
 
 
 def _list_lacking(folder: Path) -> list[Lacking]:
-    """Looks for releases that the ledger of a dataset does not list, in the results of its studies.
+    """Searches results of a dataset's studies for releases that the dataset's ledger does not list.
 
-    These are results that the ledger's folder notes, results of recent runs in the working folder,
-    and results beside the data_dir.
+    Searched are results that the ledger's folder notes, results of recent runs in the working
+    folder, and results next to the data_dir.
     """
     # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.release_folders import list_lacking, list_noted
@@ -474,7 +474,7 @@ def _list_lacking(folder: Path) -> list[Lacking]:
 
 
 def _open_ledger(folder: Path) -> Ledger:
-    """Opens the ledger of a dataset; raises ConfigError for a folder of no dataset."""
+    """Opens the ledger of a dataset; raises ConfigError if the folder belongs to no dataset."""
     # slow to import, and `dpprobe --help` must be fast
     from dpprobe.release.ledger.ledger import Ledger
 

@@ -1,4 +1,4 @@
-"""Answers which of two finished heads is better on a dataset's private test units: one booking.
+"""Compares two finished heads on a dataset's private test units, with one ledger entry.
 
 The steps have the order of `release.make`, so that a crash at any moment is safe:
 
@@ -39,7 +39,7 @@ from dpprobe.training.fit_inputs import read_labels
 
 logger = logging.getLogger("dpprobe")
 
-HOPELESS = 0.2  # if heads that differ by this much are not told apart, nothing is learned
+HOPELESS = 0.2  # a comparison that cannot detect this difference is not worth its epsilon
 _RECORD_BYTES = 100_000
 
 
@@ -71,8 +71,8 @@ class ComparisonTask(AskedComparison):
             )
 
     def _check_heads(self) -> None:
-        """Refuses heads that were trained on another split, whose test units may be these heads'
-        training units; warns of heads whose split is unknown."""
+        """Refuses heads that were trained on another split, because the test units may include
+        their training units; warns of heads whose split is unknown."""
         made = {entry.digest: entry for entry in self.ledger.read_entries() if entry.digest}
         for bundle in self.bundles:
             entry = made.get(bundle_digest(bundle.folder))
@@ -94,9 +94,9 @@ class ComparisonTask(AskedComparison):
                 )
 
     def find_earlier(self) -> Mapping[str, Any] | None:
-        """Returns the record of an earlier run, which it finishes; None if there was no run.
+        """Finishes an earlier run and returns its record; None if there was no run.
 
-        Raises PrivacyError for a comparison that can neither be returned nor finished.
+        Raises PrivacyError if an earlier run's record can neither be returned nor finished.
         """
         for each in self.ledger.read_entries():
             if each.state == "abandoned" and each.booking.release == self.title:

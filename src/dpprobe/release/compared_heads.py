@@ -1,4 +1,4 @@
-"""Two finished heads that are compared: their classes, features, and right answers."""
+"""Checks two heads to be compared, opens their features, and counts correct predictions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Bundles = tuple[Bundle, Bundle]
 
 
 def check_pair(first: Bundle, second: Bundle) -> None:
-    """Raises ConfigError for heads of other classes, and for a head and itself."""
+    """Raises ConfigError if the classes differ, or if both bundles are the same head."""
     ours, theirs = first.facts, second.facts
     if (ours.class_names, ours.multi_label) != (theirs.class_names, theirs.multi_label):
         raise ConfigError(
@@ -45,7 +45,7 @@ def _name_classes(bundle: Bundle) -> str:
 
 
 def stated_frequencies(bundles: Sequence[Bundle], dataset: str) -> list[tuple[float, ...]]:
-    """Lists the classes' frequencies, public or released, that heads of a dataset state."""
+    """Lists the class frequencies, public or released, that the heads of a dataset state."""
     stated = [_stated(bundle) for bundle in bundles if bundle.facts.dataset == dataset]
     return [each for each in stated if each]
 
@@ -62,7 +62,7 @@ def open_stores(
     """Opens the stored features of both splits of a dataset, for each bundle's backbone.
 
     `call` are the options of `dpprobe run` that name the study's files, for messages. Raises
-    ConfigError for a backbone that is not in the study, DataError for missing or other features.
+    ConfigError for a backbone that is not in the study, DataError for missing or wrong features.
     """
     command = run_command(*call, targets=["features"])
     first, second = (_open_pair(study, dataset, bundle, command) for bundle in bundles)
@@ -118,7 +118,7 @@ def _check_store(bundle: Bundle, store: FeatureStore) -> None:
 
 
 def share_right(bundle: Bundle, store: FeatureStore) -> npt.NDArray[np.float64]:
-    """Returns the share of each row's labels that a head has right, [rows]; NaN for null rows."""
+    """Returns each row's share of correctly predicted labels, [rows]; NaN for null rows."""
     heads = one_head(bundle.weights, bundle.arrays, bundle.facts.head.read_options().normalize)
     labels, shares = read_labels(store), np.full(store.rows, np.nan)
     for start, block in store.read_blocks(STREAMED_ROWS):

@@ -1,27 +1,27 @@
 """Compares the accuracy of two heads on private units by two noisy sums.
 
-**Mechanisms.** A row's difference is its share of labels that the second head has right, minus the
-share that the first head has right: with one label, 1 if only the second head is right, -1 if only
-the first is. For a macro accuracy it is multiplied by its class's weight (below), at most 1. A
-unit's difference d is the mean of its rows' differences. The sums of d and of d^2 over units are
+**Mechanisms.** A row's difference is the share of its labels that the second head has right, minus
+the first head's share: with one label, 1 if only the second head is right, -1 if only the first is.
+For macro accuracy, the difference is multiplied by its class's weight (below), at most 1. A unit's
+difference d is the mean of its rows' differences. The sums of d and of d^2 over units are
 released. A unit adds numbers in [-1, 1] and [0, 1] and null rows add 0, so both sums have
 sensitivity 1; the second sum has a fifth of the budget. Both heads may be any earlier releases,
 because composition is adaptive. Sums are whole numbers of steps of a public grid. Numbers are
 rounded towards zero, which never lengthens them, so the epsilon is exact (`privacy.releases`).
 
 **Macro accuracy.** With class frequencies p_k that are public or released, class k's weight is
-w_k = min p / p_k. A mean of d then has the expected value min p * sum_k D_k, with D_k the
-difference of class k's recalls, so that 1 / (K min p) times it is the difference of macro
-accuracies. If the true frequency of a class is r times the stated frequency, its recall counts r
-times; the interval does not cover this.
+w_k = min p / p_k. The mean of d then has expected value min p * sum_k D_k, where D_k is the
+difference of class k's recalls. The difference of macro accuracies is this mean divided by
+K min p. If a class's true frequency is r times the stated frequency, its recall counts r times; the
+interval does not cover this error.
 
 **Interval.** The estimate is the first sum divided by the public n. Its variance is the noise's
 variance plus at most E d^2 / n. A bound on E d^2 is the second sum, plus 2.58 standard deviations
 of its noise, divided by n; it is too low with probability 0.5%. The interval is the estimate plus
-or minus the number of standard deviations that leaves out 4.5%, so that both errors add up to 5%.
+or minus as many standard deviations as exclude 4.5%: both error probabilities add up to 5%.
 
-**Power.** A difference is found if its interval leaves out 0, a two-sided test at 5%. If the heads
-disagree on a share of each class, E d^2 is at most v, the share times sum_k p_k w_k^2. The bound
+**Power.** A difference is found if its interval excludes 0: a two-sided test at 5%. If the heads
+disagree on a share of each class, E d^2 is at most v: the share times sum_k p_k w_k^2. The bound
 exceeds v by more than the stated margin with probability 5%, and the estimate falls short of a
 difference by 1.04 standard deviations with probability 15%, so that `least_difference` is found
 with a probability of at least 80%. All numbers of a plan are public.
@@ -86,10 +86,10 @@ class ReleasedSums(NamedTuple):
 
 @dataclass(frozen=True)
 class Metric:
-    """What is compared: accuracy, or macro accuracy by the classes' frequencies.
+    """The metric of a comparison: accuracy, or macro accuracy by class frequencies.
 
     Attributes:
-      frequencies: the classes' frequencies, public or released; empty for accuracy.
+      frequencies: the class frequencies, public or released; empty for accuracy.
     """
 
     frequencies: tuple[float, ...] = ()
@@ -105,7 +105,7 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """The metric's difference for a mean of the units' differences of 1."""
+        """The factor from the mean of the units' differences to the metric's difference."""
         return 1 / (len(self.frequencies) * min(self.frequencies)) if self.frequencies else 1.0
 
     @property
@@ -114,7 +114,7 @@ class Metric:
         return float(np.dot(self.frequencies, self.weights**2)) if self.frequencies else 1.0
 
     def weigh_labels(self, labels: npt.NDArray[np.int64]) -> Floats:
-        """Returns rows' weights, [rows]; a row without a class (-1), right for no head, has any."""
+        """Returns rows' weights, [rows]; arbitrary for rows without a class (-1), which add 0."""
         return self.weights[labels] if self.frequencies else np.ones(len(labels))
 
 
@@ -134,7 +134,7 @@ class Noise:
 
 
 def comparison_mechanisms() -> tuple[Mechanism, ...]:
-    """Returns the mechanisms of a comparison, of relative noise multipliers."""
+    """Returns the mechanisms of a comparison, with noise multipliers up to a common factor."""
     each = "each the second head's accuracy minus the first head's"
     difference = full_batch(DIFFERENCE, f"sum over the units, of {each}", 1.0)
     squares = full_batch(SQUARES, f"sum over the units, of {each}, squared", 1.0)
@@ -153,7 +153,7 @@ def release_sums(
     """Releases the noisy sums of the differences of two heads and of their squares, once.
 
     Args:
-      first, second: [rows], each head's share of right labels of a row; NaN in null rows.
+      first, second: [rows], per head the share of a row's labels that is right; NaN in null rows.
       units: [rows], a number for each row's unit; None if each row is a unit.
       plan: has the noise of `comparison_mechanisms` on n units.
       class_weights: [rows], the weight of each row's class; 1 if absent.
@@ -195,7 +195,7 @@ def _check_shares(values: Floats, what: str) -> Floats:
 
 
 def sum_units(values: Floats, n: int) -> GridSum:
-    """Sums the numbers of n units, in [-1, 1], as one whole number of steps, [1, 1]."""
+    """Sums the numbers of n units, each in [-1, 1], in whole grid steps; returns shape [1, 1]."""
     steps, step = count_steps(values, n)
     return GridSum(torch.tensor([[steps.sum()]], dtype=torch.float64), step)
 
@@ -211,7 +211,7 @@ def estimate_difference(released: ReleasedSums, noise: Noise, metric: Metric) ->
 def least_difference(noise: Noise, metric: Metric, *, disagreement: float) -> float:
     """Returns the smallest true difference that is found with probability `POWER`.
 
-    `disagreement` is the share of each class's units on which the heads disagree in truth.
+    `disagreement` is the true share of each class's units on which the heads disagree.
     """
     square = disagreement * metric.mean_square
     margin = _Z_BOUND * noise.squares
@@ -221,10 +221,10 @@ def least_difference(noise: Noise, metric: Metric, *, disagreement: float) -> fl
 
 
 def _spread(noise: Noise, mean_square: float) -> float:
-    """Bounds the standard deviation of a mean of units' differences, with its noise."""
+    """Bounds the standard deviation of the mean of units' differences, including noise."""
     return math.sqrt(mean_square / noise.n + (noise.difference / noise.n) ** 2)
 
 
 def mean_frequencies(stated: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Returns the mean of several statements of the classes' frequencies; empty without any."""
+    """Returns the mean of several stated class frequencies; empty if there are none."""
     return tuple(math.fsum(each) / len(stated) for each in zip(*stated, strict=True))

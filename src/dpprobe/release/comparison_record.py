@@ -18,7 +18,7 @@ FORMAT, FORMAT_VERSION = "dpprobe-comparison", 1
 def make_record(
     bundles: Sequence[Bundle], metric: Metric, plan: Plan, released: ReleasedSums, **named: Any
 ) -> dict[str, Any]:
-    """Returns a record: `named` are name, study, dataset, unit and entry of the ledger."""
+    """Returns a record; `named` has name, study, dataset, unit, and number of the ledger entry."""
     found = estimate_difference(released, Noise.of_plan(plan), metric)
     frequencies = {"class_frequencies": list(metric.frequencies)} if metric.frequencies else {}
     return {
@@ -51,6 +51,6 @@ def read_whole(path: Path) -> Mapping[str, Any] | None:
 
 
 def has_hash(path: Path, digest: str | None) -> bool:
-    """True if the record in a file is whole and has this hash."""
+    """Returns True if the record in a file is whole and has this hash."""
     record = read_whole(path)
     return record is not None and record[RECORD_HASH] == digest

@@ -1,4 +1,4 @@
-"""A comparison of two heads in words: its cost and power before, its verdict after."""
+"""Describes a comparison of two heads in words: cost and power before, the verdict after."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpprobe.privacy.statement_words import format_epsilon, format_small
 from dpprobe.privacy.unit_words import UnitWords
 from dpprobe.release.comparison import POWER, Difference, Metric, Noise, least_difference
 
-_SHARES = (0.05, 0.1, 0.3)  # of disagreement: similar, typical and different heads
+_SHARES = (0.05, 0.1, 0.3)  # shares of disagreement of similar, typical and different heads
 _METRICS = {"accuracy": "accuracy", "macro_accuracy": "macro accuracy"}
 
 
@@ -44,7 +44,7 @@ def describe_plan(
 
 
 def describe_imbalance(stated: Sequence[Sequence[float]]) -> list[str]:
-    """Advises a macro accuracy if the heads state classes of unequal frequencies."""
+    """Recommends macro accuracy if the heads state unequal class frequencies."""
     ratio = max((max(each) / min(each) for each in stated), default=1.0)
     if ratio <= IMBALANCED:
         return []
@@ -81,5 +81,5 @@ def describe_result(record: Mapping[str, Any], unit: UnitWords) -> list[str]:
 
 
 def round_up(points: float) -> float:
-    """Rounds points up to one digit after the point."""
+    """Rounds percentage points up to one decimal."""
     return math.ceil(10 * points - 1e-9) / 10

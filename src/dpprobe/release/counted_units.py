@@ -1,4 +1,4 @@
-"""What release parts share to measure private test units: weights, counts, plans and prices."""
+"""Weights, counts, plans and prices, which all release parts that measure test units share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCORE_UNIT = 0.01
 def open_releases(draw: Draw, plan: Plan, wanted: Sequence[Mechanism]) -> Releases:
     """Opens the noisy releases of one head's counts.
 
-    Raises PrivacyError for a plan without the wanted mechanisms, and for several heads.
+    Raises PrivacyError unless the plan has the wanted mechanisms, and there is only one head.
     """
     check_mechanisms(plan, wanted)
     seeds, entropy = draw.heads.seeds, draw.open_entropy()
@@ -58,7 +58,7 @@ def compose_test_price(*plans: Plan | None) -> Plan | None:
 
 
 def priced_values(plan: Plan) -> dict[str, Any]:
-    """Returns the facts of a statement block that describe its privacy cost to test units."""
+    """Returns the values of a statement block that state its privacy cost to test units."""
     return {
         "n": plan.n,
         "epsilon": plan.realised_epsilon,
@@ -84,7 +84,7 @@ def weigh_rows(
 ) -> Floats:
     """Returns rows' weights in the units that `codes` number: 1 / m in a unit of m rows.
 
-    `public_n` is the public number of units, if the rows are of a part of them. Raises
+    `public_n` is the public number of units if the rows belong to only a part of them. Raises
     PrivacyError unless the number of units is the plan's n.
     """
     of_images = plan.unit == "image"
@@ -104,7 +104,7 @@ def find_usable(scores: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def count_steps(values: Floats, n: int) -> tuple[Floats, float]:
-    """Returns numbers in [0, 1] in whole steps of a grid for sums over n units, and the step."""
+    """Converts numbers in [0, 1] to whole steps of a grid for sums over n units; with the step."""
     grid = Grid.make_grid(1.0, n, whole=True)
     return grid.round_to_steps(torch.from_numpy(values)).numpy(), grid.step
 

@@ -15,7 +15,7 @@ from dpprobe.release.bundle import ARRAY, POOL, BackboneFacts
 
 
 def describe_backbone(asked: AskedRelease) -> BackboneFacts:
-    """Describes the backbone that made the features of a release; DataError for old features."""
+    """Describes the backbone that computed the features; raises DataError for old features."""
     store, name = asked.stores[0], asked.options.backbone
     if not store.members:
         return _describe_one(asked, store, name)
@@ -65,7 +65,7 @@ def _describe_one(asked: AskedRelease, store: FeatureStore, name: str) -> Backbo
 
 
 def describe_vectors(asked: AskedRelease, name: str) -> dict[str, str]:
-    """Says how files became vectors, so that new files are read in the same way."""
+    """Describes how vectors were read from files, so that new files are read in the same way."""
     source, options = asked.dataset, asked.study.backbones[name]
     if not isinstance(source, embeddings.Options) or not isinstance(options, external.Options):
         return {}

@@ -1,8 +1,8 @@
 """Reads the statements and options of bundles that earlier versions of dpprobe made.
 
-A statement of version 2 has sentences beside its facts. This reader takes the facts and ignores the
-sentences. Facts that version 2 has only in sentences, such as the list of uncovered uses, are
-absent: `release_statement.complete_statement` derives them from the other facts.
+A statement of version 2 contains facts and sentences. This reader returns the facts and ignores
+most sentences. Facts that version 2 has only in sentences, such as the list of uncovered uses, are
+absent: `rewritten_documents.complete_statement` derives them from the other facts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNITS = {
     "one patient": "patient",
     "one group": "group",
 }
-# Options of a search that had one possible value.
+# Retired options of a search, with their only possible value.
 _RETIRED = {"distribution": "geometric", "shape": None}
 _SPLIT = re.compile(r"split: (source|id)(?:, seed (\d+), fraction (0\.\d+))?\)")
 _LEFT_OUT = re.compile(r"too rare to measure at this epsilon: (\d+)")
@@ -44,7 +44,7 @@ _NOTHING_CHOSEN = "The study trains no other head"
 
 
 def take_options(options: Facts) -> dict[str, Any]:
-    """Returns a head's options without those that left while they could have one value only."""
+    """Returns a head's options without retired options, if they have their only possible value."""
     return {
         name: value
         for name, value in options.items()
@@ -53,10 +53,10 @@ def take_options(options: Facts) -> dict[str, Any]:
 
 
 def read_statement_facts(values: Facts, *, estimator: bool) -> dict[str, Any]:
-    """Returns the facts of a bundle's privacy.json of any version, in the form of the newest.
+    """Returns the facts of a bundle's privacy.json of any version, in the newest version's form.
 
     `estimator` is True for a head of `PrivateClassifier`. Raises DataError for another format, and
-    for a version that this dpprobe does not know.
+    for an unknown version.
     """
     kind, version = values.get("format"), values.get("format_version")
     if kind != FORMAT or version not in (2, FORMAT_VERSION):
@@ -86,7 +86,7 @@ def _take_facts(values: Facts, *, estimator: bool) -> dict[str, Any]:
         if values.get(name) is not None:
             facts[name] = take(values[name])
     if facts["evaluation"] and "calibration" not in values:
-        # An early version published an AUC's counts, which were paid for, without a calibration.
+        # An early version published an AUC's counts without a calibration; epsilon covers them.
         facts["evaluation"].pop("score_counts", None)
     if estimator:
         facts["choice"]["other_fits"] = values["ledger"]["releases"] - 1
@@ -102,7 +102,7 @@ def _take_mechanisms(mechanisms: list[Facts]) -> list[dict[str, Any]]:
 
 
 def _take_evaluation(block: Facts) -> dict[str, Any]:
-    """Takes a test result, and an AUC's labels left out, which were in a sentence."""
+    """Converts a test result; the number of labels left out of an AUC was in a sentence."""
     facts = _without(block, "released", "composition")
     facts["mechanisms"] = _take_mechanisms(block["mechanisms"])
     if block["metric"] == "auc":
@@ -112,7 +112,7 @@ def _take_evaluation(block: Facts) -> dict[str, Any]:
 
 
 def _take_test_units(values: Facts) -> dict[str, Any] | None:
-    """Takes the rule of the split from a sentence; how sides were compared is not known."""
+    """Reads the split's rule from a sentence; how both sides were compared is unknown."""
     blocks = [values.get(name) for name in ("evaluation", "calibration", "monitor")]
     tested = [block for block in blocks if block is not None and "mechanisms" in block]
     if not tested:
@@ -127,7 +127,7 @@ def _take_test_units(values: Facts) -> dict[str, Any] | None:
 
 
 def _take_counts(block: Facts) -> dict[str, Any]:
-    """Takes a calibration or a monitor; their price with a test result was in a sentence."""
+    """Converts a calibration or a monitor; the epsilon with the test result was in a sentence."""
     facts = _without(block, "composition")
     if "mechanisms" in block:
         facts["mechanisms"] = _take_mechanisms(block["mechanisms"])
@@ -137,7 +137,7 @@ def _take_counts(block: Facts) -> dict[str, Any]:
 
 
 def _take_choice(block: Facts) -> dict[str, Any]:
-    """Takes cells and epsilon; why a choice has no epsilon was said in a sentence alone."""
+    """Converts a choice; the reason for a missing epsilon was stated only in a sentence."""
     unstated = block["epsilon"] is None and not str(block["words"]).startswith(_NOTHING_CHOSEN)
     uncovered = {"reason": "unstated"} if unstated and block["cells"] else None
     return {**_without(block, "words"), "uncovered": uncovered}

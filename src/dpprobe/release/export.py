@@ -31,7 +31,7 @@ SUFFIX = ".onnx"
 # Largest accepted difference from `Predictor`, divided by the largest score above 1: rounding a
 # feature to another float16 changes scores in proportion to the feature's length.
 TOLERANCE = 1e-4
-LARGEST_FILE = 2**31 - 1  # Protobuf's limit
+LARGEST_FILE = 2**31 - 1  # bytes, Protobuf's limit
 RANDOM_IMAGES = 7
 INPUT, VECTORS, OUTPUT, SCORES = "images", "vectors", "probabilities", "scores"
 
@@ -58,11 +58,11 @@ def export_onnx(bundle: Path, output: Path, **loading: Any) -> Exported:
     the file's metadata `preprocessing`, not normalised. The graph normalises images, computes in
     float32 on any machine, and rounds features to the release's dtype. The ONNX metadata also name
     classes, link and release. If a model outside dpprobe computed the features, the file has only
-    the head, and accepts vectors of that model as float32 [batch, dimension]. `loading` are options
+    the head, and accepts vectors of that model as float32 [batch, dimension]. `loading` has options
     of `Predictor.load_bundle`, such as `checkpoint`.
 
-    Raises ConfigError for a backbone that is no network or too large. Raises DataError, and leaves
-    no file, if the ONNX output differs from the release's.
+    Raises ConfigError for a backbone that is not a network, or is too large. Raises DataError, and
+    writes no file, if the ONNX output differs from the release's.
     """
     if output.suffix.lower() != SUFFIX:
         raise ConfigError(f"output: {output}: write the name of a file that ends in {SUFFIX}")
@@ -242,7 +242,7 @@ def _describe_input(predictor: Predictor) -> str:
 
 
 def _test_images(predictor: Predictor) -> npt.NDArray[Any]:
-    """Returns the public probe image and random images; random vectors for a head of vectors."""
+    """Returns the public probe image and random images; only random vectors for vector heads."""
     if predictor.backbone.takes_vectors:
         shape = (RANDOM_IMAGES + 1, predictor.facts.dimension)
         return np.random.default_rng(0).standard_normal(shape, np.float32)

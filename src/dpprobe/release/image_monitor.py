@@ -1,23 +1,23 @@
-"""Compares new images with noisy counts of test images, to detect when they no longer look alike.
+"""Compares new images with noisy counts of test images, to detect changes in the images.
 
-`parts/monitor/measure` counts test units in tables. `image_monitor` defines the bins of tables,
-and functions of the published counts, which cost no privacy.
+`parts/monitor/measure` counts test units in tables. This module defines the bins of tables, and
+compares published counts with new images, which costs no privacy.
 
-**Tables.** An image is in one bin of each table: a predicted class, or a
-range of the largest probability, of the features' L2 norm, or of unusualness. A head without
-probabilities has ranges of the largest score. All limits of ranges are public. Limits of norms are
-multiples of the norm of the backbone's features of a public test image.
+**Tables.** An image is in one bin of each table. Bins are predicted classes, or ranges of the
+largest probability, of the features' L2 norm, or of unusualness. A head without probabilities has
+ranges of the largest score. All limits of ranges are public. Limits of norms are multiples of the
+features' norm for a public test image.
 
 **Unusualness** is the share of a row's squared length outside typical directions of training rows.
-The typical directions are the released centre, and the leading eigenvectors of the released second
+Typical directions are the released centre and the leading eigenvectors of the released second
 moment. Centre and second moment were released with noise, so typical directions cost no privacy.
 Heads without a released centre or second moment have no table of unusualness.
 
 **Comparison.** The distance of two tables is the largest difference in the share of rows, over all
-sets of classes or all limits of ranges. Noise alone makes distances positive. A distance is
-therefore compared with distances of simulated tables, drawn from one distribution with the noise
-and numbers of units of the real tables. The simulated distribution is estimated from both tables. A
-table differs if at most a share `FALSE_ALARMS` / tables of the simulated distances is as large. By
+sets of classes or all limits of ranges. Noise makes distances positive even without a change. A
+distance is therefore compared with distances of simulated tables, drawn from one distribution with
+the noise and numbers of units of the real tables. This distribution is estimated from both tables.
+A table differs if at most a share `FALSE_ALARMS` / tables of simulated distances is as large. By
 Bonferroni, `FALSE_ALARMS` bounds the probability of any false alarm, up to errors of the estimate.
 """
 
@@ -54,7 +54,7 @@ WORDS = {
     NORMS: "feature norm",
     UNUSUAL: "unusualness",
 }
-# Limits of norm ranges, as multiples of the test image's norm, which lies in the middle range.
+# Limits of norm ranges, as multiples of the test image's norm, which is in the middle range.
 NORM_FACTORS = (
     0.0625, 0.125, 0.25, *(2.0 ** (step / 6 - 13 / 12) for step in range(14)), 4.0, 8.0, 16.0
 )  # fmt: skip
@@ -65,7 +65,7 @@ UNUSUAL_EDGES = (
 FALSE_ALARMS = 0.01
 # Rows added to each bin before simulations: empty rare bins would make tables too similar.
 ADDED = 0.5
-# A comparison is uninformative if chance alone reaches a larger distance.
+# A comparison is uninformative if chance can cause a larger distance.
 TELLING = 0.3
 SIMULATIONS = 4000
 SHOWN_UNUSUAL = 20
@@ -91,7 +91,7 @@ def measure_unusualness(
 ) -> Floats:
     """Returns the share of each row's squared length outside typical directions [r, d].
 
-    Features are transformed as for the head, but not centred; a row of zeros has share 1.
+    Rows get the head's transform without centring; a row of zeros has share 1.
     """
     rows = features
     if not isinstance(transform.spec, kinds.AroundCentre):
@@ -168,7 +168,7 @@ def measure_distance(counts: Floats, incoming: Floats, n: int, *, ordered: bool)
 
 
 def _pool_shares(counts: Floats, incoming: Floats, n: int, deviation: float) -> Floats:
-    """Estimates common shares [bins] of both tables; noise lowers the weight of n test units."""
+    """Estimates shares [bins] common to both tables; noise lowers the weight of n test units."""
     bins = len(counts)
     left = n / (1 + bins * deviation**2 / n)
     units = left + float(incoming.sum())
@@ -194,7 +194,7 @@ class Comparison:
     Attributes:
       distance: the largest difference in the share of rows.
       by_chance: the distance that unchanged images exceed with probability `FALSE_ALARMS` / tables.
-      needed: number of units that a comparison needs; None if units suffice, or no number does.
+      needed: number of units required; None if there are enough, or no number suffices.
       change: the bins where the difference is largest.
     """
 
@@ -280,7 +280,7 @@ def read_groups(path: Path | None) -> dict[str, str]:
 
 
 def open_watch(groups: Path | None, predictor: Predictor) -> Watch:
-    """Watches the images of a predictor; `groups` is a CSV file with the columns id and group.
+    """Opens the `Watch` of a predictor's bundle; `groups` is a CSV file with columns id and group.
 
     Raises ConfigError for a release without tables.
     """
@@ -288,10 +288,10 @@ def open_watch(groups: Path | None, predictor: Predictor) -> Watch:
 
 
 class Watch:
-    """Counts new rows in the tables of a bundle, and compares them with the test units' counts."""
+    """Counts new rows in a bundle's tables, and compares the counts with those of test units."""
 
     def __init__(self, bundle: Bundle, transform: Transform, groups: Mapping[str, str]) -> None:
-        """Reads a bundle's tables; `groups` maps image ids to groups that count as one unit each.
+        """Reads a bundle's tables; `groups` maps image ids to groups, each of which is one unit.
 
         Raises ConfigError for a release without tables, DataError for tables of another head.
         """
@@ -366,7 +366,7 @@ class Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The comparison of new images with the test units of a release."""
+    """The comparison of new images with the test units of a release, by table."""
 
     images: int
     units: int

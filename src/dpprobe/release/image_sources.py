@@ -1,7 +1,7 @@
-"""Lists the images that a user names: files, folders and tables, as one list of rows.
+"""Lists all images in the files, folders and tables that a user names, as rows.
 
-Wrong paths and columns are reported before the first image is read. An unreadable image is an error
-of its own row only.
+Wrong paths and columns are reported before the first image is read. An unreadable image causes an
+error only for its row.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger("dpprobe")
 
 ID_COLUMN = "id"
 TABLES = (*SUFFIXES, ".parquet")
-# Number of a table's image names that are tried with other folders and suffixes.
+# The number of image names per table that are tried with other folders and suffixes.
 SEARCHED = 20
 
 # A row's id, and its image's bytes or file path; bytes and path are None in an empty row.
@@ -74,14 +74,14 @@ def find_images(
 ) -> Source:
     """Searches named files and folders for images; raises ConfigError for a folder without images.
 
-    - Folder: all images in and below the folder, by extension, in the order of paths, not hidden.
+    - Folder: all images in and below the folder, by extension, sorted by path, without hidden ones.
     - Parquet file: a column of images (a struct of bytes and path, as Hugging Face writes it, or
       bytes) or of paths.
     - CSV file (also .tsv, .gz): a column of paths.
     - Any other file is an image, whose id is its path.
 
     Paths in a column are relative to `root`, by default to the table's folder. If no path leads to
-    a file, images are searched for as by `dpprobe init`, also without folder or suffix. Paths in a
+    a file, images are searched as in `dpprobe init`, also without folder or suffix. Paths in a
     struct are relative to the working directory, as in split tables. Without `image_column`, a
     table needs one column with a usual name. Without `id_column`, ids come from the column `id`,
     else from image paths as written in the table, else from the table's path and row numbers.
@@ -104,7 +104,7 @@ def find_images(
 
 
 def open_encoded(image: EncodedImage, scaled: ScaledDecoding | None = None) -> Image.Image:
-    """Decodes an image as extraction does; raises ImageError with the reason if decoding fails."""
+    """Decodes an image as feature extraction does; raises ImageError if decoding fails."""
     data = image.data
     if data is None:
         if image.path is None:
@@ -168,7 +168,7 @@ def _of_files(paths: Sequence[Path]) -> Source:
 
 
 def _path_text(path: str) -> str:
-    """Returns a path as text; bytes that are no UTF-8 are escaped."""
+    """Returns a path as text; escapes bytes that are not UTF-8."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

@@ -26,7 +26,7 @@ FORBIDDEN_TEXTS = {
 
 
 def check_published(values: Mapping[str, Any]) -> None:
-    """Raises DataError if a block to be published has a forbidden key or text."""
+    """Raises DataError if a block that will be published has a forbidden key or text."""
     for name, block in values.items():
         check_keys(block, where=name)
         check_text(json.dumps(block, ensure_ascii=False), where=name)

@@ -4,15 +4,15 @@ The order of steps makes a crash at any moment of a release safe:
 
 1. All checks run, and nothing is written.
 2. The release is booked in the ledger of its dataset, which is on the disk before step 3.
-3. Noise is drawn: the head is trained, and measured on the test units if the study asks for this.
+3. Noise is drawn: the head is trained, and measured on test units if the study requests this.
 4. The bundle is written into a hidden folder named after the entry, then renamed to `.staged`.
 5. The ledger closes the entry, with the digest of the staged bundle.
-6. The bundle's files are copied to the release's folder. The hidden folder stays, so that the next
-   run can restore files that a person or Snakemake removed from the bundle.
+6. The bundle's files are copied to the release's folder. The hidden folder is not removed, so the
+   next run can restore files that a person or Snakemake removed from the bundle.
 
 After a crash between steps 2 and 4 the entry is open, without a complete bundle. A new head would
-be a second release, so the next run refuses until a person abandons the entry. A run after the
-abandonment removes the entry's files. After a crash between steps 4 and 6 the next run continues
+be a second release, so later runs refuse until a person abandons the entry. The run after that
+removes the entry's files. After a crash between steps 4 and 6 the next run continues
 with the staged bundle, and draws no noise. A release is final: a run that finds a complete bundle
 leaves the bundle unchanged, even if options or data have changed.
 """
@@ -72,13 +72,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# The seed number of a release's only head, from which no random number derives.
+# The seed number of a release's only head; no random number derives from this seed.
 _HEAD = 0
-DOCUMENTS_BYTES = 1_000_000  # disk space for a bundle without its weights
+DOCUMENTS_BYTES = 1_000_000  # bytes of disk space for a bundle without weights
 
 
 class ReleaseTask(AskedRelease):
-    """Makes a release of a study, or finishes an interrupted release; keeps a finished release.
+    """Makes a release, or finishes an interrupted one; does not change a finished release.
 
     A failed check books nothing in the ledger.
     """
@@ -94,11 +94,11 @@ class ReleaseTask(AskedRelease):
         return next((each for each in opened if each is not None), Transport())
 
     def plan_release(self) -> PlannedRelease:
-        """Plans the release for what all sites agree on now, which may change while a run waits."""
+        """Plans the release for the current agreement of sites, which may change during a wait."""
         return PlannedRelease(release=self, transport=self.transport)
 
     def run(self, *, wait_minutes: float | None = 0) -> None:
-        """Makes or finishes the release; None waits for other sites as the option `sites` says."""
+        """Makes or finishes the release; `wait_minutes` None waits as long as `sites` states."""
         self.transport.run(self._finish_or_make, wait_minutes)
 
     def make_offer(self) -> tuple[Any, Path]:
@@ -116,7 +116,7 @@ class ReleaseTask(AskedRelease):
     # files of an earlier run
 
     def _drop_abandoned(self) -> None:
-        """Removes files of this release's abandoned entries, whose heads nobody may see."""
+        """Removes files of this release's abandoned entries, because nobody may see their heads."""
         for entry in self.ledger.read_entries():
             if entry.state == "abandoned" and entry.booking.release == self.name:
                 for steps in self.plan_release().steps.values():
@@ -124,9 +124,9 @@ class ReleaseTask(AskedRelease):
                 self.folders.drop(entry)
 
     def finish_earlier(self) -> bool:
-        """Keeps or finishes the release of an earlier run; False if a release must be made.
+        """Keeps or finishes the release of an earlier run; returns False if there is none.
 
-        Raises PrivacyError for a release that can neither be kept nor finished.
+        Raises PrivacyError if the earlier release can neither be kept nor finished.
         """
         self._drop_abandoned()
         entry, folders = self.ledger.entry_of(self.name), self.folders
@@ -235,7 +235,7 @@ class ReleaseTask(AskedRelease):
 
 
 def _check_study(asked: AskedRelease) -> None:
-    """Raises ConfigError for faulty release options, before a site's offer and any booking."""
+    """Raises ConfigError for wrong release options, before a site's offer and before a booking."""
     store = asked.stores[0]
     faults = release_faults(
         asked.study,
@@ -266,7 +266,7 @@ def _check_release(planned: PlannedRelease) -> Blocks:
             asked.name,
             benchmark=None if told else asked.benchmark,
             facts=told[0] if told else planned.facts,
-            # only `auto` may balance a release and not its cell, or the reverse
+            # only with `auto` may a release balance classes and its cell not, or vice versa
             balanced=planned.method.releases_priors if asked.asked_method.is_undecided else None,
         )
     planned.agreed.check(planned.method, planned.plan.n)
@@ -316,7 +316,7 @@ def _book_release(planned: PlannedRelease) -> Entry:
 def _fit_and_measure(
     planned: PlannedRelease, features: JobFeatures, entropy: Entropy, shared: Shared | None
 ) -> Draw:
-    """Trains the head and measures it for all release parts; draws all noise."""
+    """Trains the head and makes the measurements of all release parts; draws all noise."""
     parts = planned.steps.values()
     sums = (each.continue_sums() for each in parts)
     moments: dict[str, torch.Tensor] = {}

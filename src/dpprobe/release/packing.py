@@ -30,7 +30,7 @@ from dpprobe.release.signing import sign_bundle
 def describe_head(
     options: MethodOptions, heads: Heads, *, method: str, multi_label: bool
 ) -> HeadFacts:
-    """Describes the first head for bundle.json; `method` is the method's name in the study."""
+    """Describes the first head for bundle.json; `method` is the name of the method in the study."""
     return HeadFacts(
         options=published_options(options),
         method=method,

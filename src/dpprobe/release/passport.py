@@ -1,4 +1,4 @@
-"""Writes the passport of a bundle: documents that reviewers ask for, from the bundle alone.
+"""Writes the passport of a bundle: documents for reviewers, derived only from the bundle.
 
     bundle/                  the bundle's files, unchanged
     ro-crate-metadata.json   an RO-Crate of all files: sizes, hashes, software, guarantee, licence
@@ -7,7 +7,7 @@
     leaderboard.yaml         a claim for the leaderboard of private image classification
 
 Every value comes from a field of bundle.json or privacy.json, from the user's `published`, or from
-the user's answers, which questions.md marks. All other values are left out, never guessed.
+the user's answers, which questions.md marks. Unknown values are left out, never guessed.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def write_passport(
     """Writes the passport of a bundle into a new folder; returns the folder.
 
     The folder appears whole or not at all. By default it is NAME.passport beside the bundle.
-    `public_key` is the signer's key, `answers` a form that a person filled. Raises DataError for a
+    `public_key` is the signer's key, `answers` a filled form. Raises DataError for a
     bundle that does not verify, and ConfigError for faulty answers, or if the folder already has
     files or is inside a bundle.
     """
@@ -181,14 +181,14 @@ def describe_crate(folder: Path, read: Bundle, fields: Fields, published: date) 
         *(_describe_file(folder, name, forms[name], "application/yaml") for name in forms),
         *_describe_run(read, copies),
         *values,
-        # RO-Crate 1.1 requires a license, which may be a text.
+        # RO-Crate 1.1 requires a license, which may be any text.
         {"@id": LICENSE, "@type": "CreativeWork", "name": stated_license or NO_LICENSE},
     ]
     return {"@context": CONTEXT, "@graph": graph}
 
 
 def _describe_people(read: Bundle, answers: Fields) -> dict[str, list[Entity]]:
-    """Describes who answers for the release, by the property of the crate's root."""
+    """Describes the people responsible for the release, by property of the crate's root."""
     named = {
         "author": ("Person", answers.get("authors", ())),
         "publisher": ("Organization", answers.get("organisation", ())),
@@ -219,7 +219,7 @@ def _describe_file(folder: Path, place: str, name: str, media_type: str) -> Enti
 
 
 def _describe_run(read: Bundle, copies: Iterable[str]) -> list[Entity]:
-    """Describes the training run; a bundle states neither its time nor who ran it."""
+    """Describes the training run, without time and person, which a bundle does not state."""
     facts, backbone = read.facts, read.facts.backbone
     members = {f"{BACKBONE}-{one.name}": one for one in backbone.members}
     signed = {SUMS_FILE, SIGNATURE_FILE}

@@ -1,11 +1,11 @@
-"""The form of questions that only a person can answer, and the reader of the filled form.
+"""Writes the form of questions that only a person can answer, and reads the filled form.
 
     # Why is epsilon small enough for this data?
     # In questions.md: NIST SP 800-226, 2.2 large epsilon; registry.yaml: justification
     epsilon_choice: ''
 
-An id stands for one question in all documents of a passport, and never changes, so that answers can
-be used again for the next release. A question that a bundle answers by itself is not asked.
+An id identifies a question in all documents of a passport, and never changes, so answers can be
+reused for the next release. The form omits questions that the bundle answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dpprobe.resources import read_yaml
 from dpprobe.study.yaml_file import parse_yaml
 
 LONGEST_ANSWER = 4000
-# What the crate repeats; `passport.describe_crate` writes it.
+# Facts that the crate repeats; `passport.describe_crate` writes them.
 IN_CRATE = {
     "authors": "author",
     "organisation": "publisher",
@@ -47,9 +47,9 @@ class Question:
 
     Attributes:
       kind: text, texts, e-mail, url or date.
-      choices: the only answers, if there are any.
-      places: the documents and properties that the answer goes to.
-      unless: fields of the bundle; a bundle that states one of them answers the question.
+      choices: the permitted answers; empty if any answer is permitted.
+      places: the documents and properties in which the answer is written.
+      unless: fields of the bundle, any of which answers the question if stated.
     """
 
     ask: str
@@ -87,7 +87,7 @@ def list_questions() -> dict[str, Question]:
 
 
 def _find_places(form: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yields the id and the property of each answer that a form has a place for."""
+    """Yields the id and the property of each answer that a form contains."""
     if isinstance(form, Mapping):
         for key, value in form.items():
             yield from _find_places(value, name if key in ("when", "then", "else") else key)
@@ -100,7 +100,7 @@ def _find_places(form: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def find_answering(fields: Fields, question: Question) -> str | None:
-    """Returns the field by which the bundle answers a question; None if a person must."""
+    """Returns the field by which the bundle answers a question; None if a person must answer."""
     return next((name for name in question.unless if find_stated(fields, name)), None)
 
 
@@ -141,7 +141,7 @@ def _write_form(fields: Fields, asked: Mapping[str, Question]) -> str:
 
 
 def read_answers(read: Bundle, path: Path) -> dict[str, Any]:
-    """Reads a filled form; returns the answers by id, without those that are left empty.
+    """Reads a filled form; returns the answers by id, without empty answers.
 
     Raises ConfigError, naming file, line and id, for YAML other than ids with texts or lists of
     texts, for an unknown id, for an answer of the wrong form, and for an answer to a question that

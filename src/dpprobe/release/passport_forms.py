@@ -1,4 +1,4 @@
-"""Fills the forms of reviewers, in resources/passport.yaml, from a bundle and answers of people."""
+"""Fills the reviewers' forms in resources/passport.yaml from a bundle and people's answers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from dpprobe.release.documents.rewritten_documents import complete_statement
 from dpprobe.release.stated_plans import tested_blocks
 from dpprobe.resources import read_yaml
 
-# Answers to questions without a field, and to questions whose fields the bundle leaves empty.
+# Texts for questions without a field, and for questions whose fields are empty in the bundle.
 BY_A_PERSON = "not answerable by software: you must write it"
 NOT_STATED = "**empty**: the bundle does not state it"
 EMPTY = "# empty: you must write it"
 WRITTEN = "written by a person"  # marks a person's answer
-ANSWERS = "answers.yaml"  # of a field that a person answers
-# Units of a test result in a claim, where accuracy needs no name.
+ANSWERS = "answers.yaml"  # the file name of fields that a person answers
+# Words after a test result in a claim; accuracy is not named.
 METRICS = {"accuracy": "", "auc": " AUC"}
 
 # Fields that name something. In a Markdown text they are code, whose characters need no escaping.
@@ -50,15 +50,15 @@ _FIELD = re.compile(r"\{([^{}]+)\}")
 # A line of YAML without a value. A line of a text starts with "- " and a capital, or has no colon.
 _WITHOUT_VALUE = re.compile(r"^( *)([a-z_]+): null$|^( *(?:- )?(?:[a-z_]+: )?'')$", re.MULTILINE)
 
-WORDS = "words"  # of a field that is a sentence of the documents, not a value of a file
+WORDS = "words"  # the file name of fields that are sentences of documents
 
 Fields = Mapping[str, Any]
 Find = Callable[[str], list[Any]]
-Quote = Callable[[str, str], str]  # of a field and its value, as they stand in a form
+Quote = Callable[[str, str], str]  # formats the value of a field for a form
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes a text of several lines as a block, which keeps its lines."""
+    """Writes a text of several lines as a YAML block, which preserves the lines."""
 
 
 _Dumper.add_representer(
@@ -75,7 +75,7 @@ def list_forms() -> dict[str, str]:
 
 
 def write_form(fields: Fields, name: str, published: date) -> str:
-    """Returns a form as YAML; what the bundle does not answer is empty, with a comment.
+    """Returns a form as YAML; fields that the bundle does not answer are empty, with a comment.
 
     The form's own comment comes last, because the registry's scripts read the first line.
     """
@@ -112,7 +112,7 @@ def _quote_markdown(field: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class _Quotes:
-    """Chooses how the values of a property are quoted: `markdown` are the names of such texts."""
+    """Chooses the quoting of a property's values; `markdown` names the properties in Markdown."""
 
     markdown: frozenset[str]
 
@@ -140,7 +140,7 @@ def _fill(form: Any, find: Find, quotes: _Quotes, name: str = "") -> Any:
 
 
 def _find_list(form: list[Any], find: Find) -> list[str] | None:
-    """Returns the texts of a list that consists of one field, whose value is a list."""
+    """Returns the items of the only field of a list, if the value of this field is a list."""
     field = _FIELD.fullmatch(form[0]) if len(form) == 1 and isinstance(form[0], str) else None
     values = find(field[1]) if field else []
     return values[0] if values and isinstance(values[0], list) else None
@@ -156,7 +156,7 @@ def _fill_lines(text: str, find: Find, quote: Quote) -> list[str]:
 
 
 def _state_accuracy(fields: Fields) -> list[str]:
-    """Returns the test result in percent with its metric; none without a test result."""
+    """Returns the test result in percent with its metric; empty without a test result."""
     tested = fields[STATEMENT_FILE]["evaluation"]
     if tested is None:
         return []
@@ -182,7 +182,7 @@ def answer_questions(fields: Fields) -> str:
 
 
 def _answer_question(fields: Fields, question: Mapping[str, Any]) -> str:
-    """Returns the bundle's answers by field; without any, a person's answer, or that it lacks."""
+    """Returns the bundle's answers by field; else a person's answer, or that there is none."""
     asked = question.get("fields", ())
     stated = [
         f"{write_values(values)} (`{field}`)"
@@ -201,7 +201,7 @@ def _answer_question(fields: Fields, question: Mapping[str, Any]) -> str:
 
 
 def list_fields(read: Bundle, answers: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Returns the fields of a bundle by file, with the sentences of its documents under "words".
+    """Returns the fields of a bundle by file, and the sentences of its documents as "words".
 
     `answers` has a person's answers by id, as `passport_answers.read_answers` returns them.
     """

@@ -1,4 +1,4 @@
-"""A release's head and measurements, planned for the units that all sites agreed on."""
+"""Plans a release's head and measurements for the numbers of units that all sites agreed on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dpprobe.training.plan_file import check_price, plan_method
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRelease:
-    """Method, plans and parts of a release; counts of other sites are in `agreed`."""
+    """Method, plans and parts of a release; `agreed` has the numbers of units of all sites."""
 
     release: AskedRelease
     transport: Transport
@@ -53,7 +53,7 @@ class PlannedRelease:
 
     @cached_property
     def facts(self) -> DataFacts:
-        """The facts with the metric that the release publishes, never the dataset's metric."""
+        """The facts of the fit, with the metric that the release publishes (not the dataset's)."""
         return self.inputs.read_facts(self.target, metric=self.release.options.test_metric)
 
     # the plans
@@ -80,7 +80,7 @@ class PlannedRelease:
 
     @cached_property
     def plans(self) -> Mapping[str, Plan]:
-        """The plans for what release parts measure on the test units, by part."""
+        """The plans of measurements on the test units, by release part."""
         plans = {name: steps.plan_test_units() for name, steps in self.steps.items()}
         return {name: plan for name, plan in plans.items() if plan is not None}
 
@@ -90,7 +90,7 @@ class PlannedRelease:
         return self.compose_price(*self.plans)
 
     def compose_price(self, *parts: str) -> Plan | None:
-        """Returns one plan for all that the named release parts measure on the test units."""
+        """Returns one plan for all measurements of the named release parts on the test units."""
         together = compose_test_price(*(self.plans.get(name) for name in parts))
         return None if together is None else self.agreed.price_shares(together)
 

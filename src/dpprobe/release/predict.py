@@ -1,4 +1,4 @@
-"""Predictions of a released head on new images or vectors.
+"""Predicts the classes of new images or vectors with a released head.
 
 Prediction decodes, preprocesses and batches images as feature extraction does, and rounds features
 as in the feature store. An image therefore gets the probabilities of its stored features. Loading
@@ -74,7 +74,7 @@ BATCH_SIZE = 256
 
 
 class Report(Protocol):
-    """The result of a watch for all images."""
+    """The result of a `Watch` of all images."""
 
     def list_lines(self) -> list[str]: ...
 
@@ -82,12 +82,12 @@ class Report(Protocol):
 
 
 class Watch(Protocol):
-    """Sees all images with their predictions, such as `image_monitor.Watch`."""
+    """Receives all images with their predictions, such as `image_monitor.Watch`."""
 
     def add_rows(
         self, names: Sequence[str], values: npt.NDArray[Any], features: npt.NDArray[np.float32]
     ) -> None:
-        """Takes rows, given by ids, probabilities [m, classes] and stored features [m, d]."""
+        """Adds rows, given by ids, probabilities [m, classes] and stored features [m, d]."""
         ...
 
     def compare(self) -> Report: ...
@@ -141,7 +141,7 @@ class Predictor:
     set_rule: SetRule | None = None
 
     def __new__(cls, *arguments: Any, **_: Any) -> Predictor:
-        """Refuses a bundle's path, which `load_bundle` takes."""
+        """Refuses a bundle's path, which must be passed to `load_bundle`."""
         if arguments:
             raise TypeError(f"write Predictor.load_bundle({arguments[0]!r:.200})")
         return super().__new__(cls)
@@ -328,7 +328,7 @@ class Predictor:
     def score_features(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Rounds feature rows [m, d] as in the feature store, and returns their probabilities."""
         rounded = features.astype(self.facts.backbone.dtype).astype(np.float32)
-        # Matrix products of equal size, so that a row's last digits depend on the row alone.
+        # Uses matrix products of equal size, so that a row's last digits depend only on the row.
         filled = np.pad(rounded, ((0, -len(rounded) % PIECE_ROWS), (0, 0)))
         pieces = filled.reshape(-1, PIECE_ROWS, filled.shape[1])
         link, calibration = self.bundle.link, self.bundle.calibration
@@ -360,7 +360,7 @@ def predict(
       images: files, folders, parquet files and CSV files; see `image_sources.find_images`. For a
         bundle of vectors, files of vectors or folders of items; see `vector_sources`.
       output: a CSV or parquet file; None for CSV on standard output.
-      watch: opens what watches the images, before any image is read.
+      watch: opens a `Watch` of the images, before any image is read.
       prevalence: class frequencies to which probabilities are adapted, or "estimate"; see
         `prevalence.Prevalence`. An estimate needs all predictions in memory.
       loading: options of `Predictor.load_bundle`.
@@ -399,7 +399,7 @@ def predict(
 def _find_sources(
     facts: BundleFacts, images: Sequence[Path], **columns: Any
 ) -> Source | VectorSource:
-    """Finds the images, or for a head of vectors the vectors, that a user names."""
+    """Finds the images (or, for a head of vectors, the vectors) that a user names."""
     if not facts.backbone.takes_vectors:
         for path in filter(is_vector_file, images):
             raise ConfigError(
@@ -439,7 +439,7 @@ def _write_blocks(
 
 
 def _pick_ranges(images: Iterable[EncodedImage], ranges: Sequence[range]) -> Iterator[EncodedImage]:
-    """Yields the images of ascending ranges of positions."""
+    """Yields the images whose positions are in the ranges, which must be in ascending order."""
     left, position = iter(images), 0
     for one in ranges:
         yield from islice(left, one.start - position, one.stop - position)

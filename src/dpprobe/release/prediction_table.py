@@ -31,7 +31,7 @@ else:
 
 SUFFIXES = (".csv", ".parquet")
 SEPARATOR = "|"  # between several labels of an image
-THRESHOLD = 0.5  # default threshold: a label counts if its probability is above it
+THRESHOLD = 0.5  # default threshold: labels with a higher probability are named
 GROUP_ROWS = 4096  # fewest rows in a row group of a parquet file
 METADATA_KEY = "dpprobe"  # key of a parquet file's metadata that holds the origin as JSON
 
@@ -40,7 +40,7 @@ class Prediction(NamedTuple):
     """The predicted class and the probabilities of one image, or the reason for no prediction.
 
     Attributes:
-      held: the set of classes, joined by "|", and True to abstain; None without calibration.
+      held: the set of classes, joined by "|", with True to abstain; None without calibration.
     """
 
     id: str
@@ -81,7 +81,7 @@ def check_thresholds(
 ) -> dict[str, float]:
     """Checks and returns thresholds: the probability from which each class is named.
 
-    `link` is the bundle's link from scores to probabilities, by default the head's. Raises
+    `link` converts scores to probabilities, by default as the head's link does. Raises
     ConfigError for a head without probabilities, an unknown class, or a value outside 0 to 1.
     Thresholds of all classes are refused if an image has exactly one class.
     """
@@ -116,8 +116,8 @@ def label_of(
     """Names the class of an image, or joins the names of its labels.
 
     With several labels per image, a label is named if its probability reaches its threshold, or
-    exceeds 1/2 without a threshold. With one class per image, the most probable class at or above
-    its threshold is named, else the most probable class without a threshold.
+    exceeds 1/2 without a threshold. With one class per image, the most probable class that
+    reaches its threshold is named, else the most probable class without a threshold.
 
     Args:
       values: probabilities [classes]; scores if the head has no probabilities.
@@ -159,12 +159,12 @@ def check_output(output: Path | None, inputs: Sequence[Path]) -> None:
 def open_predictions(
     output: Path | None, columns: Sequence[str], origin: Origin, *, with_sets: bool = False
 ) -> Iterator[Write]:
-    """Opens a table that will be complete or absent; yields the function that appends rows.
+    """Opens a table, which will be complete or absent; yields the function that appends rows.
 
     Args:
       output: a CSV or parquet file; None for CSV on standard output.
-      origin: CSV repeats the origin in each row, so that sorted or joined tables keep it; parquet
-        has the origin in the schema's metadata.
+      origin: CSV repeats the origin in each row, so that sorted or joined tables retain the
+        origin; parquet has the origin in the schema's metadata.
       with_sets: True to add the columns `set` (classes joined by "|") and `abstain`.
     """
     if output is None:
@@ -198,7 +198,7 @@ def _csv_rows(stream: IO[str], columns: Sequence[str], origin: Origin, with_sets
 
     def write_rows(predictions: Sequence[Prediction]) -> None:
         for one in predictions:
-            # `str` writes the fewest digits from which a reader gets the float32 back.
+            # `str` writes the fewest digits that identify the float32.
             values = [""] * len(columns) if one.values is None else map(str, one.values)
             held = [""] * len(more)
             if with_sets and one.held is not None:
@@ -231,7 +231,7 @@ def _parquet_rows(
         return pa.table([ids, labels, *values.T, *sets, errors], schema=schema)
 
     with (
-        path.open("wb") as stream,  # pyarrow itself opens only names in UTF-8
+        path.open("wb") as stream,  # pyarrow can open only file names in UTF-8
         pq.ParquetWriter(stream, schema, compression="zstd") as writer,
     ):
         pending: list[Prediction] = []

@@ -1,14 +1,14 @@
 """Adapts the probabilities of a released head to the class frequencies of another clinic.
 
-A head with class priors answers as if classes were equally frequent; with class weights as well, as
-if classes had frequencies in proportion to the weights. Where the images of each class look as in
+The probabilities of a head with class priors assume equally frequent classes; with class weights
+too, they assume frequencies in proportion to the weights. If the images of each class look as in
 training, Bayes' rule gives the probabilities at other frequencies: multiply by the new frequencies,
-divide by the answered ones, and scale to sum 1. Unlabelled images give the new frequencies by
+divide by the assumed frequencies, and scale to sum 1. Unlabelled images give the new frequencies by
 expectation maximisation (Saerens, Latinne and Decaestecker 2002, "Adjusting the outputs of a
 classifier to new a priori probabilities", equations 2.4 and 2.5).
 
-Both are post-processing of a released head, which spends no epsilon. An estimated prevalence is a
-fact about the new images, which no guarantee covers.
+Both computations are post-processing of a released head, which spends no epsilon. An estimated
+prevalence is a fact about the new images, which no guarantee covers.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Floats = npt.NDArray[np.floating]
 # A user's request: frequencies of some or all classes, or "estimate".
 Asked = Mapping[str, float] | Literal["estimate"]
 _TOLERANCE, _MOST_STEPS = 1e-10, 100_000
-_ROUNDING = 1e-6  # largest distance from 1 of a sum of frequencies that a person writes
+_ROUNDING = 1e-6  # largest deviation from 1 of the sum of frequencies that a person writes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prevalence:
-    """The class frequencies that probabilities are adapted from and to.
+    """The class frequencies that probabilities assume, and to which they are adapted.
 
     Attributes:
       answered: float64 [classes], the frequencies that the head's probabilities assume.
@@ -48,7 +48,7 @@ class Prevalence:
     def of_bundle(cls, bundle: Bundle, asked: Asked) -> Prevalence:
         """Checks the frequencies that a user asks for; raises ConfigError if they cannot be used.
 
-        Classes that `asked` leaves out share the rest in proportion to the training priors.
+        Classes that `asked` omits share the remaining frequency in proportion to training priors.
         """
         facts = bundle.facts
         priors, answered = _read_priors(facts)
@@ -65,7 +65,7 @@ class Prevalence:
     def estimate(self, probabilities: Floats) -> Prevalence:
         """Returns the frequencies with the highest likelihood, for probabilities [n, classes].
 
-        Raises DataError without any row.
+        Raises DataError if there are no rows.
         """
         if not len(probabilities):
             raise DataError("prevalence: no image can be used to estimate it; name other images")
@@ -89,7 +89,7 @@ class Prevalence:
 
 
 def _scale_rows(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Scales rows to sum 1; a row of zeros becomes one of equal values."""
+    """Scales rows to sum 1; replaces rows of zeros by rows of equal values."""
     sums = values.sum(axis=1, keepdims=True)
     return np.divide(values, sums, out=np.full_like(values, 1 / values.shape[1]), where=sums > 0)
 

@@ -25,8 +25,8 @@ class Calibration:
 
     Attributes:
       thresholds: maps each coverage to the lowest probability of a class in a prediction set.
-      operating_point: a class and its threshold, None if noise left no threshold; None if the
-        release has no operating point.
+      operating_point: a class and its threshold (None if no threshold passed the test); None if
+        the release has no operating point.
     """
 
     scale: float
@@ -63,7 +63,7 @@ def _read_point(block: Mapping[str, Any] | None) -> tuple[str, float | None] | N
 
 
 def read_operating_point(calibration: Calibration | None) -> dict[str, float]:
-    """Returns class and threshold of a release's operating point; ConfigError without them."""
+    """Returns class and threshold of a release's operating point; ConfigError if absent."""
     point = None if calibration is None else calibration.operating_point
     if point is None:
         raise ConfigError(
@@ -81,7 +81,7 @@ def read_operating_point(calibration: Calibration | None) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class SetRule:
-    """Chooses the classes that a prediction names, or abstains from a prediction.
+    """Chooses the classes in a prediction set, or abstains from a prediction.
 
     Attributes:
       threshold: the lowest probability of a class in a prediction set; None without sets.
@@ -100,9 +100,9 @@ class SetRule:
         coverage: float | None = None,
         abstain_below: float | None = None,
     ) -> SetRule | None:
-        """Returns the rule for a coverage, by default the lowest published coverage from 90%.
+        """Returns the rule for a coverage; default: the lowest published coverage of at least 90%.
 
-        Returns None without a calibration; raises ConfigError for an unpublished coverage.
+        Returns None without a calibration. Raises ConfigError for an unpublished coverage.
         """
         if calibration is None:
             if coverage is None and abstain_below is None:

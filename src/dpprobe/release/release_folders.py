@@ -1,4 +1,4 @@
-"""The folders of a release: the published bundle, its staged copy, and the folder being written."""
+"""Manages the folders of a release: published bundle, staged copy, and incomplete copy."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ class ReleaseFolders:
 
 
 def note_releases(ledger: Path, releases: Path) -> None:
-    """Notes beside a ledger that a folder gets its bundles, wherever the folder is.
+    """Records next to a ledger that a folder receives bundles of its releases.
 
-    If the ledger loses entries later, the bundles in the noted folders show it.
+    If the ledger later loses entries, bundles in the recorded folders reveal the loss.
     """
     path, line = ledger.with_name(NOTED_FILE), json.dumps(str(releases.resolve()))
     if line not in _read_lines(path):
@@ -107,11 +107,11 @@ def note_releases(ledger: Path, releases: Path) -> None:
 
 
 def list_noted(data: Path) -> list[tuple[str, Path]]:
-    """Lists the datasets of a data_dir, with each folder that is noted beside the ledger."""
+    """Lists each folder recorded next to the ledgers of a data_dir, with the dataset."""
     noted = []
     for path in sorted(data.glob(f"*/{NOTED_FILE}")):
         for line in _read_lines(path):
-            with suppress(ValueError):  # the last line of a full disk
+            with suppress(ValueError):  # a line cut short by a full disk
                 noted.append((path.parent.name, Path(json.loads(line))))
     return noted
 
@@ -121,7 +121,7 @@ def _read_lines(path: Path) -> list[str]:
 
 
 class Lacking(NamedTuple):
-    """A bundle that shows that a ledger is too short: it, or its predecessor, is not listed."""
+    """A bundle that a ledger should list but does not, or whose predecessor no ledger lists."""
 
     folder: Path
     fault: str
@@ -129,14 +129,14 @@ class Lacking(NamedTuple):
 
 
 def list_lacking(releases: Path, data: Path, dataset: str | None = None) -> list[Lacking]:
-    """Lists bundles whose ledger lists neither them, nor the predecessor that they name.
+    """Lists bundles that their ledger does not list, or whose predecessor no ledger lists.
 
     Any ledger of the data_dir may list a predecessor. Raises DataError for a damaged ledger.
 
     Args:
       releases: the folder of a study's bundles.
       data: the study's data_dir.
-      dataset: looks at this dataset's bundles alone.
+      dataset: limits the search to bundles of this dataset.
     """
     bundles = {sums.parent: read_bundle_facts(sums.parent) for sums in list_sums(releases)}
     made_from = {str(facts["dataset"]) for facts in bundles.values() if "dataset" in facts}
@@ -164,9 +164,9 @@ def list_lacking(releases: Path, data: Path, dataset: str | None = None) -> list
 
 
 def list_unlisted(releases: Path, dataset: str, entries: Sequence[Entry]) -> list[Path]:
-    """Lists the bundles of a dataset in a folder, each once, that no entry of its ledger lists."""
+    """Lists a dataset's bundles in a folder, each once, that no entry of its ledger lists."""
     known = {entry.digest for entry in entries}
-    # written before the entry is closed
+    # staged bundles of open entries
     staged = {f".{e.booking.release}.entry-{e.number}.staged" for e in entries if not e.digest}
     unlisted: dict[str, Path] = {}
     for sums in list_sums(releases):

@@ -1,7 +1,7 @@
-"""Release notes: compares a release with its predecessor, in Markdown for whoever deploys it.
+"""Writes release notes: a comparison of a release with its predecessor, for its deployment.
 
-Release notes use only two public bundles, and the total epsilon of a ledger, which follows from
-plans alone. Release notes therefore reveal nothing about private data that bundles do not reveal.
+Release notes use only two public bundles, and the total epsilon of a ledger, which depends only on
+plans. Release notes therefore reveal nothing about private data that bundles do not reveal.
 
 **Difference of two test results.** Each test result has a 95% interval, which covers the noise and
 the choice of test units. The noise of two releases' results is independent, but two releases may
@@ -27,7 +27,7 @@ from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.stated_plans import tested_blocks
 from dpprobe.release_part_registry import load_readers
 
-# Facts of a backbone that change nothing for a deployment.
+# Facts about a backbone that do not affect a deployment.
 _UNUSED = {"name", "probe", "versions", "trained"}
 
 
@@ -37,8 +37,8 @@ def write_notes(
     """Writes the notes of a release that replaces another release, in Markdown.
 
     Args:
-      ledger: the ledger of the release's dataset, for today's total epsilon; by default the notes
-        only have the total at the time of the release.
+      ledger: the ledger of the release's dataset, for the current total epsilon; by default the
+        notes have only the total at the time of the release.
       max_epsilon: the limit of the total epsilon.
 
     Raises:

@@ -1,8 +1,8 @@
 """Loads the backbone that a bundle names, and refuses one that computes other features here.
 
-A bundle is untrusted: it may name a repository or a function only if the user allows it, and never
-a place in the file system. Weights are found by their SHA-256. The loaded backbone must have the
-preprocessing of the release and give its features of a public test image.
+A bundle is untrusted: a repository or a function that it names is used only if the user permits, a
+path in the file system never. Weights are found by their SHA-256. The loaded backbone must have the
+release's preprocessing, and compute the release's features of a public test image.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Precision = Literal["float32", "bfloat16", "float16"]
-# The file of the backbone's weights; several files if the members of a joined backbone need them.
+# The file of the backbone's weights; several files if members of a joined backbone need them.
 Checkpoint = str | Path | Sequence[str | Path] | None
 
 
@@ -92,7 +92,7 @@ def _load_members(
 
 
 def _check_source(folder: Path, facts: BackboneFacts, *, hub: bool, module: bool) -> None:
-    """Checks where an untrusted bundle loads weights and code from.
+    """Checks the source of weights and code that an untrusted bundle names.
 
     Raises DataError for a file or folder, ConfigError for a repository or code without permission.
     """
@@ -202,11 +202,11 @@ def _check_weights(bundle: Path, facts: BackboneFacts, sha256: str | None, named
 def check_backbone(
     bundle: Path, facts: BackboneFacts, loaded: Backbone, dimension: int | None
 ) -> None:
-    """Compares a loaded backbone with the release; `dimension` is None for a joined member."""
+    """Compares a loaded backbone with the release; `dimension` is None for a member."""
     _check_weights(bundle, facts, loaded.weights_sha256, f"backbone {facts.name}")
     if dimension is not None:
         _check_dimension(bundle, facts, loaded, dimension)
-    here = json.loads(json.dumps(dict(loaded.preprocessing)))  # with lists for tuples, like JSON
+    here = json.loads(json.dumps(dict(loaded.preprocessing)))  # with lists instead of tuples
     there = facts.loaded_preprocessing
     if here != there:
         key = next(key for key in {**there, **here} if there.get(key) != here.get(key))

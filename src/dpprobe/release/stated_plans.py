@@ -49,7 +49,7 @@ from dpprobe.training.plan_file import PRICE_TOLERANCE
 T = TypeVar("T")
 
 MOST_RELEASES = 10**7
-# Relative differences of other libraries' epsilons between versions and processors.
+# Tolerated relative differences of other libraries' epsilons between versions and processors.
 CHECK_TOLERANCE = 1e-4
 # Keys of a statement block on its epsilon, by `counted_units.priced_values`.
 PRICED_KEYS = {"n", "epsilon", "epsilon_target", "delta", "mechanisms"}
@@ -133,7 +133,7 @@ def _other_price(plan: Plan, stated: str, computed: str) -> PrivacyError:
 
 
 def _check_opinions(plan: Plan) -> tuple[str, Mapping[str, float | None]]:
-    """Checks other accountants' epsilons; returns the plan's accountant and these epsilons."""
+    """Checks other accountants' stated epsilons; returns them with the plan's accountant."""
     by, computed, _ = second_opinions(plan)
     stated = _key_by_name(plan.checks)
     same = _drop_versions(by) == _drop_versions(plan.priced_by)
@@ -161,7 +161,7 @@ def _key_by_name(values: Mapping[str, T]) -> dict[str, T]:
 
 
 def check_patients(plan: Plan) -> None:
-    """Raises PrivacyError if the epsilon for patients is not that of a group of their images."""
+    """Raises PrivacyError unless the epsilon for patients equals the group epsilon of images."""
     if plan.patients is None:
         return
     images, stated = plan.patients.images, plan.patients.epsilon
@@ -207,7 +207,7 @@ def make_tested_plan(block: Values, plan: Plan) -> Plan:
 def read_tested(
     name: str, stated: Any, keys: set[str], plan: Plan, wanted: Sequence[Mechanism]
 ) -> tuple[Values, Plan, float]:
-    """Reads a statement block of numbers from test units, with `keys` and `PRICED_KEYS`.
+    """Reads a statement block about test units, with the keys in `keys` and `PRICED_KEYS`.
 
     Returns the block, its plan, and its recomputed epsilon. Raises DataError or PrivacyError unless
     the plan has the wanted mechanisms and the stated epsilon.
@@ -222,7 +222,7 @@ def read_tested(
 
 
 def price_tested(tested: Plan) -> float:
-    """Recomputes a test result's epsilon, exactly, and compares other libraries' epsilons."""
+    """Recomputes a test result's epsilon exactly, and checks other libraries' epsilons."""
     cost = price_plan(tested)
     require_true(
         math.isclose(tested.realised_epsilon, cost, rel_tol=PRICE_TOLERANCE),
@@ -241,7 +241,7 @@ def price_tested(tested: Plan) -> float:
 
 
 def check_together(tested: Plan, together: Plan | None, stated: object) -> None:
-    """Checks what a part costs a test unit together with the release's other parts."""
+    """Checks the epsilon of a part together with the release's other parts, per test unit."""
     computed = state_together(tested, together)
     require_true(
         agree(computed, stated, CHECK_TOLERANCE),
@@ -261,7 +261,7 @@ def explain_price(block: Values, unit: UnitWords, part: str, all_parts: str) -> 
 
 
 def agree(value: object, stated: object, tolerance: float = 1e-4) -> bool:
-    """Returns True for JSON values that are equal, except for last digits of numbers."""
+    """Returns True for JSON values that are equal up to the last digits of numbers."""
     if isinstance(value, dict) and isinstance(stated, dict):
         same = value.keys() == stated.keys()
         return same and all(agree(value[key], stated[key], tolerance) for key in value)

@@ -12,7 +12,7 @@ from dpprobe.json_values import canonical_json, parse_strict
 
 Values = Mapping[str, Any]
 
-# A larger number of units is refused before any epsilon is computed.
+# Larger numbers of units are refused before any epsilon is computed.
 LARGEST_N = 10**10
 
 

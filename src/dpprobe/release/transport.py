@@ -25,7 +25,7 @@ Blocks = dict[str, Block]  # statement blocks by the name of their release part
 
 @dataclass(kw_only=True)
 class Draw:
-    """A head trained with fresh noise, and its measurements.
+    """A head that was trained with fresh noise, and its measurements.
 
     Attributes:
       heads: the trained head.
@@ -46,11 +46,11 @@ Fit = Callable[[JobFeatures, Entropy, Shared | None], Draw]
 
 
 class Agreed:
-    """The agreement of a release's sites. This base class is for one site, without agreement.
+    """The agreement of a release's sites; this base class is for a single site.
 
     Attributes:
       n, test_n: the number of training and of test units of all sites; None for one site.
-      promise: the agreement and the trusted sites, for the ledger's entry; None for one site.
+      promise: agreement and trusted sites, for the ledger's entry; None for one site.
     """
 
     n: int | None = None
@@ -61,7 +61,7 @@ class Agreed:
         """Raises an error, before the booking, if this site cannot take part."""
 
     def price_shares(self, plan: Plan) -> Plan:
-        """Returns a plan whose epsilon covers noise that sites draw in shares."""
+        """Returns a plan whose epsilon covers noise that several sites draw in shares."""
         return plan
 
     def find_open(self) -> Entry | None:
@@ -69,7 +69,7 @@ class Agreed:
         return None
 
     def note_booked(self) -> None:
-        """Is called after the release is booked, before any noise is drawn."""
+        """Called after the release is booked and before any noise is drawn."""
 
     def draw_head(self, fit: Fit, features: JobFeatures, method: MethodOptions) -> Draw:  # noqa: ARG002
         return fit(features, SystemEntropy(), None)
@@ -78,14 +78,14 @@ class Agreed:
 class Transport:
     """Trains the head of one site without other sites."""
 
-    resumes = False  # True if an open entry may continue, because its noise is fixed
+    resumes = False  # True if a run may continue an open entry, because its noise is fixed
 
     def agree(self) -> Agreed:
         """Returns the agreement of all sites; WaitingError if a site has not answered yet."""
         return Agreed()
 
     def run(self, work: Callable[[], None], wait_minutes: float | None) -> None:  # noqa: ARG002
-        """Makes or finishes the release; None waits for other sites as the option `sites` says."""
+        """Makes or finishes the release; `wait_minutes` None waits as long as `sites` states."""
         work()
 
     def make_offer(self, prepare: Callable[[], None]) -> tuple[Any, Path]:  # noqa: ARG002
@@ -93,4 +93,4 @@ class Transport:
         raise ConfigError("the release has no `sites`, so there is nothing to offer")
 
     def note_unbooked(self) -> None:
-        """Is called if no ledger entry of the release counts."""
+        """Called if no ledger entry of the release counts."""

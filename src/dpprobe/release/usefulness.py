@@ -1,11 +1,11 @@
-"""Refuses a head that would not be worth its epsilon, before any epsilon is spent.
+"""Refuses useless heads before any epsilon is spent.
 
 A release is compared with the study's benchmark of its method, backbone and epsilon. At 95%
-confidence the benchmark's head must beat a constant prediction in its headline metric, and rank
-images better than chance. The benchmark's heads must also predict each class. Without a benchmark
-the planner decides from public facts. If only one of benchmark and released head balances classes,
-only the benchmark's AUC counts. Checks of usefulness publish nothing; `parts/choice` bounds the
-cost of using a benchmark.
+confidence the benchmark's head must be better than a constant prediction in its headline metric,
+and rank images better than chance. The benchmark's heads must also predict each class. Without a
+benchmark, the planner decides from public facts. If only one of benchmark and released head
+balances classes, only the benchmark's AUC is checked. Checks of usefulness publish nothing;
+`parts/choice` bounds the cost of using a benchmark.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_usefulness(
 
     `benchmark` is `metrics.json` of the study's cell of equal method, backbone and epsilon; if the
     study has no such cell, the planner decides from public facts. `balanced` is True if the
-    released head balances classes; None if it does what the benchmark does.
+    released head balances classes; None if it balances classes whenever the benchmark does.
     """
     record = None if benchmark is None else read_cell(benchmark)
     alike = record is None or balanced is None or record.balanced == balanced
@@ -63,19 +63,19 @@ def benchmark_faults(record: CellRecord) -> Iterator[str]:
         )
     if record.headline != "auc":
         yield from _ranking_faults(record)
-    if not record.multi_label:  # one of several labels may rank well below 1/2
+    if not record.multi_label:  # a label may rank well, although never predicted
         yield from _never_predicted(record)
 
 
 def _ranking_faults(record: CellRecord) -> Iterator[str]:
-    """Yields a fault for an AUC that may be chance; balancing hardly moves an AUC."""
+    """Yields a fault for an AUC that may be chance; class balancing hardly changes an AUC."""
     low = record.summary["auc"].both_low if "auc" in record.summary else None
     if low is not None and low <= 0.5:
         yield f"the 95% CI of its AUC begins at {low:.3f}, so the ranking may be chance"
 
 
 def _never_predicted(record: CellRecord) -> Iterator[str]:
-    """Yields a fault that names the classes which at least half of the seeds never predict."""
+    """Yields a fault that names classes which at least half of the seeds never predict."""
     seeds = [set(seed.get("never_predicted", ())) for seed in record.seeds]
     rarely = [
         name

@@ -1,8 +1,8 @@
-"""Lists the vectors that a user names for a head of vectors, read as the training files were.
+"""Lists the vectors that a user names for a head of vectors; reads files as in training.
 
-If the bundle says that a file's patches were pooled to one vector, each file is one item, pooled in
-the same way. Otherwise a file has one vector per row, and a folder has one file with one vector per
-item. A damaged item is an error of its own row only.
+If the bundle states that patches of a file were pooled to one vector, each file is one item and is
+pooled in this way. Otherwise a file has one vector per row, and a folder has one file with one
+vector per item. A damaged item causes an error only for its row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """A file of rows, or a folder's items, and the array in it that has the vectors."""
+    """A file of rows, or a folder's items, with the name of the array of vectors."""
 
     file: EmbeddingFile
     array: str
@@ -39,7 +39,7 @@ class _Part:
     count: int
 
     def read_blocks(self, first: int) -> Iterator[tuple[list[Row], npt.NDArray[Any], list[Fault]]]:
-        """Yields rows, their vectors, and the faults of the rows that have none."""
+        """Yields rows with vectors, the vectors, and faults of rows without a vector."""
         start = 0
         for (array,) in self.file.read_blocks([self.array]):
             places = range(start, start + len(array))
@@ -68,7 +68,7 @@ class VectorSource:
         return sum(part.count for part in self.parts)
 
     def read_blocks(self) -> Iterator[tuple[list[Row], npt.NDArray[np.float32], list[Fault]]]:
-        """Yields rows (place and id), their vectors [m, d], and rows without a usable vector.
+        """Yields rows (position and id), their vectors [m, d], and rows without usable vector.
 
         Raises DataError for vectors of another dimension.
         """
@@ -88,7 +88,7 @@ class VectorSource:
 def find_vectors(inputs: Sequence[Path], facts: BundleFacts) -> VectorSource:
     """Opens the files and folders without reading vectors.
 
-    Raises ConfigError for files of another kind, of other arrays or of another dimension.
+    Raises ConfigError for files of another kind, with other arrays or another dimension.
     """
     pooled = facts.backbone.pool is not None
     parts = [
@@ -103,7 +103,7 @@ def find_vectors(inputs: Sequence[Path], facts: BundleFacts) -> VectorSource:
 
 
 def is_vector_file(path: Path) -> bool:
-    """True for files that hold vectors alone, and no images."""
+    """Returns True for files that contain only vectors."""
     return path.suffix.lower() in FORMATS and path.suffix.lower() not in (".parquet", ".pq")
 
 
@@ -139,7 +139,7 @@ def _open_items(path: Path, facts: BundleFacts) -> _Part:
 
 
 def _find_array(path: Path, file: EmbeddingFile, facts: BundleFacts) -> str:
-    """Finds the vectors of the head's length in a file."""
+    """Returns the name of the array in a file with vectors of the head's dimension."""
     known, wanted = file.list_vectors(), facts.backbone.array
     array = choose_array(known) if wanted is None else wanted
     if array not in known or known[array].dimension not in (None, facts.dimension):

@@ -1,13 +1,13 @@
-"""The agreement of sites before any site draws noise: signed offers, one per site.
+"""Makes the agreement of all sites, before any site draws noise, from one signed offer per site.
 
     <exchange>/offer.<site>.json
 
-An offer has the release's terms in the site's study, the site's number of units, and an X25519 key
-for this release. The site's Ed25519 key signs the offer; the terms have the public Ed25519 keys.
+An offer contains the release's terms in the site's study, the site's number of units, and an X25519
+key for this release. The site's Ed25519 key signs the offer; the terms contain the public keys.
 
 Sites with equal terms have an agreement: all offers, in the order of site names. The agreement's
 SHA-256 binds every message and mask to terms, sizes and keys. An offer that is replaced later
-therefore changes no earlier message.
+therefore does not affect earlier messages.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class Agreement:
 
     @classmethod
     def make(cls, offers: Sequence[Offer]) -> Agreement:
-        """Returns the agreement of all offers; raises PrivacyError that names unequal terms."""
+        """Returns the agreement of all offers; raises PrivacyError, naming unequal terms."""
         ordered = sorted(offers, key=lambda offer: offer.site)
         first = ordered[0]
         for other in ordered[1:]:
             names = sorted({*first.terms, *other.terms})
-            differing = [  # a missing term is not a null one
+            differing = [  # distinguishes missing terms from null
                 name for name in names if first.terms.get(name, ...) != other.terms.get(name, ...)
             ]
             if differing:
@@ -102,7 +102,7 @@ class Agreement:
 
 
 def name_public_key(key: Ed25519PrivateKey) -> str:
-    """Returns the public half of a site's key, as in `sites.members`: 64 hexadecimal digits."""
+    """Returns the public key of a site, as written in `sites.members`: 64 hexadecimal digits."""
     return key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
 
 
@@ -123,7 +123,7 @@ def check_signature(place: str, values: Mapping[str, Any], signature: Any, membe
 
 
 def check_member_keys(members: Mapping[str, str]) -> None:
-    """Raises ConfigError for a member whose key is no public key, or another member's key."""
+    """Raises ConfigError if a member's key is not a public key, or is another member's key."""
     for name, key in members.items():
         if re.fullmatch(HEX_KEY, key) is None:
             raise ConfigError(
@@ -148,7 +148,7 @@ def offer_path(folder: Path, site: str) -> Path:
 
 
 def read_offers(folder: Path, members: Mapping[str, str]) -> list[Offer]:
-    """Reads all offers in the folder; raises as `_read_offer` does."""
+    """Reads all offers in the folder; raises the errors of `_read_offer`."""
     paths = {site: offer_path(folder, site) for site in sorted(members)}
     return [_read_offer(path, site, members[site]) for site, path in paths.items() if path.exists()]
 

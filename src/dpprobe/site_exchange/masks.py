@@ -1,8 +1,8 @@
-"""Masks that hide a site's sums, and cancel in the total of all sites.
+"""Masks a site's sums by numbers that cancel in the total of all sites.
 
 Each pair of sites derives a key by X25519, then HKDF-SHA256 over all facts that identify the use.
 The key's AES-256 keystream is a mask, uniform modulo 2^64. The site whose name comes first adds the
-pair's mask, and the other site subtracts it. The total of all sites' masked numbers therefore
+pair's mask, and the other site subtracts the mask. The total of all sites' masked numbers therefore
 equals the total of the unmasked numbers, modulo 2^64. Without one site's message the other messages
 look like random numbers (Bonawitz et al. 2017, section 4). The protocol of Bonawitz et al. also
 tolerates sites that drop out; dpprobe needs the messages of all sites.
@@ -34,8 +34,8 @@ def mask_numbers(
 
     Args:
       numbers: an array whose shape is equal at all sites.
-      use: text that binds a mask to all totals so far and to one sum. `use` is equal at all sites,
-        and must be used only once.
+      use: text that binds a mask to all totals so far and to one sum. `use` must be equal at all
+        sites, and must be used only once.
       key: the site's private key.
       others: the other sites' public keys by name, 32 bytes each.
     """

@@ -1,28 +1,28 @@
-"""The messages of sites: masked sums, one file per site and round, signed.
+"""Sends and reads the messages of sites: signed masked sums, one file per site and round.
 
     <exchange>/sums-<round>.<site>.safetensors    for the other sites
 
 A site's private folder is <data_dir>/<dataset>/site-<release>, whose files have mode 0600.
 `secret.json` has the site's secret keys for masks and noise. `agreement.json` has the agreement,
-once the release is booked. `sums-<round>` are messages as sent, `total-<round>` the totals of
-complete rounds.
+once the release is booked. `sums-<round>` has the message as sent, `total-<round>` the total of a
+complete round.
 
-A round has the sums that a fit requests at once. Each site adds up the messages of all sites, and
+A round has all sums that a fit requests at once. Each site adds up the messages of all sites, and
 learns only the total.
 
 **One message per round.** Two messages with different sums under equal noise and masks would reveal
-the exact difference of the sums. Rounds are therefore counted by the private folder alone, never by
+the exact difference of the sums. Rounds are therefore counted only by the private folder, not by
 the exchange. A round is complete once its total is in the private folder, which requires this
-site's message. A message is written to the private folder first, never over another message, then
-copied to the exchange. A total is stored when it is first computed, so that later files of other
-sites change nothing. Only one process at a time holds the private folder's lock.
+site's message. A message is first written to the private folder, never over another message, then
+copied to the exchange. A total is stored when first computed, so later files of other sites do not
+change the total. Only one process at a time holds the private folder's lock.
 
 **Restored folders.** A private folder restored from a backup lacks messages, and other sites may
 replace messages. Noise and masks are therefore bound to a transcript: the hash of the agreement and
 of all totals so far. Noise is also bound to the exact sums. Different totals or sums get different
 noise; equal totals and sums give equal bytes. Every message states its transcript, and a site
-refuses messages of other transcripts. A site stops sending if the exchange has a message of the
-site that the site's private folder lacks.
+refuses messages of other transcripts. A site stops sending if its private folder lacks one of its
+messages in the exchange.
 
 **One agreement per secret.** A secret serves one agreement, whose digest is in every message and in
 the ledger's entry.
@@ -69,7 +69,7 @@ ANOTHER_NAME = (
 
 @dataclass(frozen=True, kw_only=True)
 class Secret:
-    """A site's secret for one release, for its masks and its noise; never leaves the site."""
+    """A site's secret for the masks and noise of one release; never leaves the site."""
 
     key: X25519PrivateKey = field(repr=False)
     noise: bytes = field(repr=False)
@@ -139,7 +139,7 @@ def read_agreement(folder: Path) -> Agreement | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One site's access to an exchange; the site holds the lock of its private folder.
+    """Accesses an exchange for one site, which must have the lock of its private folder.
 
     Attributes:
       folder: the folder with the files of all sites.
@@ -215,7 +215,7 @@ class Exchange:
     def send_sums(
         self, rounds: Sequence[Sequence[Sum]], sums: Sequence[Sum], secret: Secret
     ) -> Path:
-        """Masks, signs and sends a site's sums of a round; a sent message is sent again unchanged.
+        """Masks, signs and sends a site's sums of a round; resends an earlier message unchanged.
 
         Args:
           rounds: the totals that the sums were computed from, of all earlier rounds.
@@ -310,7 +310,7 @@ class Exchange:
 
 
 def pack_sums(sums: Sequence[Sum], values: Mapping[str, Any]) -> bytes:
-    """Returns the content of a file with sums and other values."""
+    """Returns the bytes of a file with sums and other values."""
     return pack_arrays({str(place): each.numbers for place, each in enumerate(sums)}, values)
 
 
@@ -320,7 +320,7 @@ def hash_totals(agreement: Agreement, rounds: Sequence[Sequence[Sum]]) -> str:
 
 
 def unpack_sums(path: Path, remedy: str) -> tuple[dict[str, Any], list[Sum]]:
-    """Reads a file that `pack_sums` packed; raises DataError for any other content."""
+    """Reads the bytes of `pack_sums`; raises DataError for any other content."""
     try:
         values, named = read_arrays(
             path, kind=FORMAT, version=FORMAT_VERSION, largest=_LARGEST_MESSAGE

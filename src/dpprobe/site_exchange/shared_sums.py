@@ -1,8 +1,8 @@
-"""One site's share in a fit of several sites: adds noise to the site's sums, and uses totals.
+"""Runs one site's part of a fit at several sites: adds noise to its sums, and uses totals.
 
-A private fit depends on private rows through its noisy releases alone. A fit of several sites
-therefore needs no separate protocol: every site runs the fit on its own rows, and releases totals
-over all sites. A fit stops at the first sum whose total is not known yet (`SumsMissing`). The
+A private fit depends on private rows only through its noisy releases. A fit of several sites
+therefore needs no separate protocol: every site runs the fit on its own rows, with totals over all
+sites as releases. A fit stops at the first sum whose total is not known yet (`SumsMissing`). The
 site's noisy sum is sent to the other sites, and the fit runs again with one more total. Repeated
 runs repeat the passes over the rows, but a site may stop and continue at any time.
 
@@ -30,13 +30,13 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """The numbers of one noisy release: one site's numbers, masked or unmasked, or the total.
+    """The numbers of one noisy release: a site's numbers (masked or not), or the total.
 
     Attributes:
       name: the mechanism's name.
       step: the value of one grid step, a public number.
       deviation: the plan's noise on the total, in steps.
-      numbers: int64 [size]; for a symmetric matrix the upper triangle, row by row.
+      numbers: int64 [size]; the upper triangle of a symmetric matrix, row by row.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Sum:
 
 
 class SumsMissing(Exception):
-    """Stops a fit that needs totals of other sites; `sums` are this site's noisy numbers."""
+    """Raised to stop a fit that needs other sites' totals; `sums` are this site's noisy numbers."""
 
     def __init__(self, sums: Sequence[Sum]) -> None:
         super().__init__(", ".join(each.name for each in sums))
@@ -67,7 +67,7 @@ class SharedSums:
 
     Args:
       totals: the totals of the releases so far, in the order of the fit.
-      open_noise: returns the noise of this site's exact sum with a given number (from 0).
+      open_noise: returns the noise for this site's exact sum with a given index (from 0).
       share: maps the deviation of a total's noise to the deviation of this site's noise, in steps;
         0 for no noise.
       together: mechanisms whose sums do not depend on other releases, so that their totals are

@@ -53,7 +53,7 @@ def fit_together(
 class SimulatedSite:
     """The noise of one site, from published seeds; if `colluders` is None, one site adds all noise.
 
-    One random stream gives the noise of all releases of a mechanism, as in a fit without sites.
+    All releases of a mechanism draw noise from one random stream, as in a fit without sites.
     """
 
     def __init__(self, number: int, parties: int, seed: int, colluders: int | None) -> None:

@@ -1,1 +1,1 @@
-"""The job that trains cells, and the plans that the job reads, with calibrated noise."""
+"""Trains cells in jobs, by plans with calibrated noise."""

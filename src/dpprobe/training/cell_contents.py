@@ -47,7 +47,7 @@ class CellContents:
 
 
 def merge_seeds(parts: Sequence[CellContents], seeds: int) -> CellContents:
-    """Returns the first `seeds` seeds of the given parts (reused and new seeds), in order."""
+    """Merges reused and new seeds; returns the first `seeds` seeds in order."""
     places = {
         index: (part, position) for part in parts for position, index in enumerate(part.indices)
     }
@@ -119,6 +119,6 @@ def _make_predictions(contents: CellContents, features: JobFeatures) -> pa.Table
 
 
 def list_column(values: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Returns an Arrow column of lists, from values [..., length of a list]."""
+    """Returns an Arrow column of lists from values [..., length of each list]."""
     flat = pa.array(values.reshape(-1)).cast(kind)
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[-1]).cast(pa.list_(kind))

@@ -1,7 +1,7 @@
-"""A cell as a training job handles it: its inputs, its folders, and its state.
+"""A cell in a training job: its inputs, its folders, and its state.
 
-A cell is up to date if its files are complete, and the present features, options and plan give its
-fingerprint and its privacy statement.
+A cell is up to date if its files are complete, and current features, options and plan yield its
+fingerprint and privacy statement.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-RECORDS_BYTES = 100_000  # about the size of a cell's files without weights and scores
+RECORDS_BYTES = 100_000  # approximate bytes of a cell's files without weights and scores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The values that a study sets for each cell, whatever its method.
+    """The values that a study sets for every cell, independent of the method.
 
     Attributes:
       study: the study's name.
       seeds: the number of heads; a cell has seeds 0 to `seeds` - 1.
-      study_seed: the seed from which cells derive theirs, and of the bootstrap over test examples.
+      study_seed: the seed of the bootstrap over test examples; cells derive their seeds from it.
       metric: the headline metric that the study sets for the dataset; None for the default.
     """
 
@@ -74,7 +74,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class CellTask:
-    """A cell of a job: the data, options and plan that the cell is made from, and its folders.
+    """A cell of a job: its data, options and plan, and its folders.
 
     Attributes:
       place: the devices of the fit, "auto" as in the study.
@@ -82,7 +82,7 @@ class CellTask:
       near_duplicates: the counts of the near-duplicate check against public data, or NOT_RUN.
       headline: the metric that represents the cell.
       results: the study's results folder, with the store of finished cells.
-      identity: all that decides a cell's contents; the cell's fingerprint and seeds derive from it.
+      identity: all values that determine a cell; its fingerprint and seeds derive from them.
     """
 
     name: CellName
@@ -159,7 +159,7 @@ class CellTask:
         return dict(json.loads(json.dumps(values.to_dict(), allow_nan=False)))
 
     def is_current(self) -> bool:
-        """Returns True if the store has the cell with all seeds, evaluated as the study asks."""
+        """Returns True if the store has all seeds of the cell, evaluated as the study requires."""
         record = whole_cell(self.stored, self.fingerprint)
         return (
             record is not None
@@ -171,14 +171,14 @@ class CellTask:
         )
 
     def find_reusable(self) -> CellContents | None:
-        """Returns the results, per seed, of an earlier run with the cell's fingerprint, or None."""
+        """Returns the seeds of an earlier run with the cell's fingerprint; None without one."""
         from dpprobe.training.cell_contents import read_contents  # late: imports pyarrow
 
         record = whole_cell(self.stored, self.fingerprint)
         return None if record is None else read_contents(self.stored, record)
 
     def store_cell(self, contents: CellContents, features: JobFeatures) -> None:
-        """Writes a cell to the store; raises DiskError if the disk is full for an hour."""
+        """Writes a cell to the store; raises DiskError if the disk remains full for an hour."""
         self.stored.parent.mkdir(parents=True, exist_ok=True)
         needed = contents.weights.nbytes + contents.scores.nbytes + RECORDS_BYTES
         when_there_is_room(
@@ -294,7 +294,7 @@ def _count_patients(train: FeatureStore, features: JobFeatures) -> SplitCounts |
 
 
 def disagrees_with(record: CellRecord, task: CellTask) -> bool:
-    """Returns True if planning would reject the record, so that a planned job rewrites the cell."""
+    """Returns True if planning would reject the record: then a job must rewrite the cell."""
     private = task.plan.private
     difference = find_disagreement(
         record.model_dump(mode="json"),
@@ -309,7 +309,7 @@ def disagrees_with(record: CellRecord, task: CellTask) -> bool:
 
 
 def whole_cell(folder: Path, expected: str) -> CellRecord | None:
-    """Returns a cell's record if its fingerprint is `expected` and its files undamaged, else None.
+    """Returns a cell's record; None unless fingerprint (`expected`) and files are as recorded.
 
     Raises DataError if a newer dpprobe wrote the cell.
     """

@@ -40,7 +40,7 @@ logger = logging.getLogger("dpprobe")
 class FitInputs:
     """The private examples of a fit, with their `unit` of privacy: "image" or "patient".
 
-    `public_n` is the public number of units, if the examples are of a part of them. `public` are
+    `public_n` is the public number of units, if the examples are only a part of them. `public` are
     the public files that were compared with the examples.
     """
 
@@ -51,7 +51,7 @@ class FitInputs:
 
     @cached_property
     def units(self) -> Units | None:
-        """The units of privacy; None if each row is one; raises DataError without patients."""
+        """The units of privacy; None if each row is a unit. Raises DataError without patients."""
         if self.unit == "image":
             return None
         return Units.number_units(self._require_names("unit: patient"))
@@ -85,7 +85,7 @@ class FitInputs:
         return self.store.units
 
     def read_facts(self, target: Target, *, metric: Headline | None = None) -> DataFacts:
-        """Returns the public facts of a fit; `metric` is the one that the study names, if any."""
+        """Returns the public facts of a fit; `metric` is the study's metric, if it names one."""
         return DataFacts.of_target(
             target,
             dimension=self.store.dimension,
@@ -95,7 +95,7 @@ class FitInputs:
         )
 
     def place_fit(self, method: MethodOptions, device: str) -> FitPlace:
-        """Returns the devices for a fit on these examples, in a study with this `device`."""
+        """Returns the devices for a fit on these examples, given the `device` of the study."""
         dimension, classes = self.store.dimension, self.store.num_classes
         return place_fit(method, device, n=self.n, dimension=dimension, classes=classes)
 

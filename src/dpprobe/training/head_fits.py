@@ -1,4 +1,4 @@
-"""Trains the stale cells of a job, and stages them."""
+"""Trains and stages the stale cells of a job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logging.getLogger("dpprobe")
 def train_cells(
     stale: Sequence[CellTask], inputs: FitInputs, test: FeatureStore, *, memory_mb: int
 ) -> dict[str, Exception]:
-    """Trains and stages each cell; returns the errors of methods, which do not stop other methods.
+    """Trains and stages each cell; returns errors by method, which do not stop other methods.
 
     Args:
       inputs: the rows of all cells; public files must have been compared with them.
@@ -63,7 +63,7 @@ def _train_all(tasks: Sequence[CellTask], features: JobFeatures) -> dict[str, Ex
         except DpprobeError as error:
             logger.warning("%s failed; the reason follows at the end of the job", task.name.method)
             errors[task.name.method] = error
-        except Exception as error:  # also errors of torch or SciPy: other methods still train
+        except Exception as error:  # of torch or SciPy too: other methods still train
             logger.exception("%s failed", task.name.method)
             errors[task.name.method] = error
     return errors
@@ -105,7 +105,7 @@ def _fit_seeds(task: CellTask, features: JobFeatures, indices: Sequence[int]) ->
 
 
 def make_observer(features: JobFeatures, link: metrics.Link) -> Observe:
-    """Returns the function that computes test metrics in training: accuracy, and AUC if defined."""
+    """Returns a function for test metrics during training: accuracy, and AUC if defined."""
     labels = torch.from_numpy(features.test_labels).to(features.train.device)
     each = row_weights(features.test_units)
     weights_of = None if each is None else torch.from_numpy(each).to(labels.device)

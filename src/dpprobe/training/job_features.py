@@ -27,21 +27,21 @@ STREAMED_ROWS = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class JobFeatures:
-    """The train and test rows for all methods of a job, read only once unless they are streamed."""
+    """The train and test rows for all methods of a job, which are read once unless streamed."""
 
     train: TrainingSet
     test: torch.Tensor | FeatureStore  # [m, d] float32
     test_labels: np.ndarray  # [m] int64, or [m, K] uint8
     test_ids: Sequence[str]
     test_groups: Mapping[str, Sequence[Any]]
-    test_accepted: Sequence[Sequence[int]] | None  # labels that count as right, if known
+    test_accepted: Sequence[Sequence[int]] | None  # labels that count as correct, if known
     test_units: np.ndarray | None = None  # [m] int64, the number of each row's patient, if known
     class_names: tuple[str, ...]
-    public_test_n: int | None = None  # of test units, if the rows are of a part of them
+    public_test_n: int | None = None  # test units, if these rows are a part of them
     _halves: dict[Headline, Halves] = field(default_factory=dict, init=False, repr=False)
 
     def test_halves(self, metric: Headline) -> Halves:
-        """Returns the halves of the test examples for a metric, which are equal for all heads."""
+        """Returns the two halves of the test examples for a metric; all heads have equal halves."""
         if metric not in self._halves:
             self._halves[metric] = split_rows(metric, self.test_labels, units=self.test_units)
         return self._halves[metric]
@@ -102,7 +102,7 @@ def read_job_features(
 
 
 def _check_ranked(features: JobFeatures, test: FeatureStore, headline: str) -> None:
-    """Logs labels without an AUC; raises DataError if AUC is the headline and no label has one."""
+    """Warns of labels without AUC; raises DataError if AUC is the headline and no label has one."""
     if headline == "auc" and not features.ranked:
         raise DataError(f"{test.path}: {NO_AUC}")
     if features.multi_label:

@@ -1,4 +1,4 @@
-"""Identifies a cell whose seeds are fine-tuned networks, and decides which are reused.
+"""Identifies a cell whose seeds are fine-tuned networks, and decides which seeds are reused.
 
 This module does not import the training code, so jobs whose network is up to date end quickly.
 """
@@ -58,7 +58,7 @@ class NetworkFiles(JobFiles):
 
     @cached_property
     def chosen(self) -> Mapping[str, Any]:
-        """The values that a search chose; none without a search."""
+        """The values that a search chose; empty without a search."""
         return read_searched_values(self.choice)
 
     def network(self, cell: tuple[str, str, str, str], index: int) -> Path:
@@ -73,7 +73,7 @@ class NetworkFiles(JobFiles):
 
 
 def keep_network(opened: OpenedJob, files: NetworkFiles, *, index: int, device: str) -> bool:
-    """Returns True if the store has a seed's network, and links its files into their folder."""
+    """Links a seed's network from the store into its folder; returns False if there is none."""
     task = network_task(opened, files, device=device)
     folder = files.network(task.name.key, index)
     stored = locate_stored(task.results, task.fingerprint, index=index)

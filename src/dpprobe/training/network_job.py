@@ -1,7 +1,7 @@
-"""The job of one network: a seed of a cell whose method trains a part of the backbone.
+"""Trains one network: a seed of a cell whose method trains a part of the backbone.
 
-Each seed's network is kept in the store (`dpprobe.files.result_store`), and is reused while all
-that decides the network is unchanged. If a seed is missing or damaged, only that seed is trained.
+Each seed's network is stored (`dpprobe.files.result_store`), and is reused until anything changes
+that determines the network. If a seed is missing or damaged, only that seed is trained.
 `tuned_networks` makes a cell from the seeds' networks. A killed job continues from its last
 checkpoint, which is in a hidden folder beside the network's folder.
 """
@@ -75,8 +75,8 @@ class Limits:
 
     Attributes:
       memory_mb: the limit above which rows are read from disk batch by batch.
-      threads: of all processes together.
-      processes: how many processes train the network together.
+      threads: number of threads of all processes together.
+      processes: number of processes that train the network together.
     """
 
     device: str = "auto"
@@ -185,14 +185,14 @@ def _tune_network(
 def plan_for(plan: Plan, options: FineTuneOptions) -> Plan:
     """Returns the plan with the clipping norms that an unpriced search chose.
 
-    Epsilon does not change: noise multipliers alone decide it, and noise scales with the norm.
+    Epsilon does not change: it depends only on noise multipliers, and noise scales with norms.
     """
     norms = {item.name: item.sensitivity for item in options.list_mechanisms(plan.n)}
     return with_norms(plan, norms)
 
 
 def make_curve(test: Inputs, *, link: metrics.Link, rows: int) -> Record:
-    """Returns the function that computes a network's metrics in training, on some test examples."""
+    """Returns a function that computes metrics during training, on a part of the test examples."""
     index = test.list_kept()
     if len(index) > CURVE_ROWS:
         index = index[np.linspace(0, len(index) - 1, CURVE_ROWS).round().astype(np.int64)]
@@ -212,7 +212,7 @@ def scores_of(
     rows: int,
     index: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Returns scores of some rows, or of all kept, float32 [m, K]; DataError if not finite."""
+    """Returns scores, float32 [m, K], of some or all kept rows; DataError if not finite."""
     index = inputs.list_kept() if index is None else index
     scores = network_scores(network, inputs, index, physical_batch=rows).numpy()
     if not np.isfinite(scores).all():

@@ -1,4 +1,4 @@
-"""The rows that a network trains on, which are activations at a cut or images, and its backbone."""
+"""The training rows of a network (activations at a cut, or images), and its backbone."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Material:
         return self._make_inputs(1, None, None)
 
     def _make_inputs(self, split: int, units: Units | None, seed: int | None) -> Inputs:
-        """Returns a split's rows; null examples, if any, are not kept."""
+        """Returns a split's rows without null examples."""
         store, options = self.stores[split], self.options
         _check_weights(store, self.backbone)
         if options.cut:
@@ -114,7 +114,7 @@ class Material:
         return _drop_nulls(inputs, table.nulls)
 
     def check_gradients(self, network: FineTunedNetwork, *, physical_batch: int) -> None:
-        """Checks a network's per-example gradients on random rows; ConfigError if one is wrong.
+        """Checks a network's per-example gradients on random rows; ConfigError if any is wrong.
 
         `physical_batch` is the number of rows, times the views per row, in one pass.
         """

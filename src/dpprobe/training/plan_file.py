@@ -1,4 +1,4 @@
-"""The plans of all methods at one epsilon, with calibrated noise, in a file for training jobs."""
+"""Writes and reads the file of plans: calibrated noise for all methods at one epsilon."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NOBODY = Patients(images=None)
 
 @dataclass(frozen=True)
 class Plans:
-    """The result of a noise-calibration job, by method: a plan, or why there is none.
+    """The result of noise calibration, by method: a plan, or the reason for its absence.
 
     `together` has each method's epsilon, at an equal delta, for publishing the heads of all seeds.
     `allows` has bounds on attacks (`describe_attacks`), so that training jobs need no accountant;
@@ -61,7 +61,7 @@ def write_plans(
     """Calibrates the noise of each method to a target; raises PrivacyError if no method meets it.
 
     If a method misses the target, the file has the reason, and the other methods are calibrated.
-    `auto` methods are left to the jobs that read features (`decide_methods`).
+    `auto` methods are resolved later, by jobs that read features (`decide_methods`).
 
     Args:
       cache: the folder of noise multipliers, shared by all datasets and methods.
@@ -188,7 +188,7 @@ def check_price(plan: Plan) -> None:
     """Recomputes the epsilons of a plan, by all accountants, before a release spends them.
 
     The hash of a cached answer reveals damage, but not an edit by a person who also updated the
-    hash. The check takes a second or less, once for all methods with equal mechanisms. Raises
+    hash. The check takes at most a second per set of equal mechanisms. Raises
     PrivacyError if the plan's epsilon exceeds its target, or the plan states another epsilon.
     """
     for fault in _list_faults(plan):
@@ -221,7 +221,7 @@ def _list_faults(plan: Plan) -> Iterator[str]:
 
 
 def _price_patients(plan: Plan, patients: Patients | None) -> Patients | None:
-    """Returns `patients` with the plan's epsilon for one patient."""
+    """Returns `patients` with the plan's epsilon per patient."""
     if patients is None or patients.images is None or not plan.private:
         return patients and replace(patients, epsilon=None)
     return replace(patients, epsilon=round_up(price_of_group(plan, patients.images)))

@@ -1,12 +1,12 @@
-"""Compares files that are declared public with private data, before any training on the data.
+"""Compares files that are declared public with private data, before any training.
 
 A file in any folder is refused if its content derives from private examples:
 
-- heads that carry the mark of `dpprobe.privacy.private_mark`;
+- heads with the mark of `dpprobe.privacy.private_mark`;
 - heads with the weights of one of this study's cells, or of a head that this process fitted, unless
-  the fit started from the file. All weights may differ by a factor, and by a term common to all
-  classes, which softmax ignores; one class's weights may differ by a factor. Rounding weights to
-  float16 does not hide a match;
+  that fit was initialised from the file. Weights match up to a common factor, and up to a term
+  common to all classes, which softmax ignores. A match of one class's weights up to a factor is
+  enough. Rounding weights to float16 does not hide a match;
 - a manifest with the content hash of existing private features or split tables;
 - a manifest that shares a large part of its rows with the fit's rows, or with private features of
   the fit's backbone: see `dpprobe.features.shared_rows`.
@@ -49,19 +49,19 @@ logger = logging.getLogger("dpprobe")
 # The keys of a manifest that identify the rows that it lists.
 _CONTENT = ("dataset_fingerprint", "fingerprint", "features_sha256")
 _REMEDY = "name a file that derives only from public data"
-# Weights count as equal up to a factor if 1 - |cosine| is less; float16 rounding causes about 1e-7.
+# Vectors with 1 - |cosine| below this count as parallel; float16 rounding causes about 1e-7.
 _SAME_DIRECTION = 5e-7
 # With fewer weights, two classes may have the same direction by chance.
 _FEWEST_WEIGHTS = 4
 
 
-# For synthetic rows, such as an audit's, with which no public file needs to be compared.
+# For synthetic rows, such as an audit's: public files need not be compared with them.
 SYNTHETIC_ROWS = PublicInputs(open_rows=open_rows, synthetic=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateData:
-    """The private data of a study, as far as it exists on this disk."""
+    """The private data of a study that exists on this machine."""
 
     dataset: str  # the fit's dataset
     backbone: str
@@ -105,7 +105,7 @@ class PrivateData:
         return checked
 
     def check_files(self, options: MethodOptions) -> PublicInputs:
-        """Compares a method's public files, but not their rows; raises as `check_public` does."""
+        """Compares a method's public files, but not rows; raises the errors of `check_public`."""
         hashes = {}
         for option, written in options.public_files().items():
             path = resolve_path(written)
@@ -246,7 +246,7 @@ def _one_direction(
 
 
 def _started_from(cell: Path, path: Path) -> bool:
-    """Returns True if a cell's heads started from the present version of the file."""
+    """Returns True if a cell's heads were initialised from the current version of the file."""
     try:
         hashes = read_json(cell.with_name(STATEMENT_FILE))["public_files"].values()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

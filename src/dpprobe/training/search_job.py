@@ -1,8 +1,8 @@
-"""The job of an unpriced search: trials of one (dataset, backbone, method, epsilon).
+"""Runs an unpriced search: the trials of one (dataset, backbone, method, epsilon).
 
 A trial trains a network with the cell's plan, and is scored without noise on held-out training
 units. Unit names and the study's seed decide which units are held out; a patient's images stay
-together. Held-out units stay in the plan as null rows, so n, sampling and divisor equal the cell's.
+together. Held-out units become null rows of the plan, so n, sampling and divisor equal the cell's.
 
 A search resumes from its hidden log of trials, a trial from its checkpoint. Results of searches and
 trials are not differentially private.
@@ -62,7 +62,7 @@ def search_job(opened: OpenedJob, files: NetworkFiles, *, output: Path, limits: 
         raise ConfigError(
             f"{task.name.method}: this method has no search; add `search` to its options"
         )
-    # all that determines a trial's score except its options
+    # everything that determines a trial's score, except its options
     identity = {**task.identity, "search": VERSIONS["search"], "metric": task.headline}
     del identity["options"]
     wanted = hash_value({**identity, "options": options.identity_options()})
@@ -114,7 +114,7 @@ def search_job(opened: OpenedJob, files: NetworkFiles, *, output: Path, limits: 
 
 
 def held_out_rows(store: FeatureStore, share: float, *, seed: int) -> Rows:
-    """Returns True for the held-out rows, on which trials are scored: all rows of a unit, or none.
+    """Marks the held-out rows, on which trials are scored: all rows of a unit, or none.
 
     Only a unit's name and the seed decide whether it is held out. Raises DataError if no unit is
     held out, or all units are.
@@ -177,7 +177,7 @@ class _Objective:
                 record=None,
                 label=f"{self.task.name.method} trial {number}",
             )
-        except ConfigError as error:  # training diverged; other faults were refused before
+        except ConfigError as error:  # training diverged; other faults were found earlier
             logger.warning("trial %d: %s", number, error)
             checkpoint.remove_checkpoint()
             return math.nan
@@ -229,7 +229,7 @@ class _Objective:
 
 
 def without_rows(whole: TrainingSet, store: FeatureStore, left_out: Rows) -> TrainingSet:
-    """Returns a training set in which some rows are null rows: not finite, adding nothing to sums.
+    """Returns a training set in which some rows are null rows, which add nothing to sums.
 
     Features in memory are not copied, so the chosen rows become null rows in `whole` too.
     """

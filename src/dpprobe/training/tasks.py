@@ -33,7 +33,7 @@ from dpprobe.versions import ALL_HEADS
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The cells that a job makes, of one (dataset, backbone, epsilon), and their terms."""
+    """The cells of a job, for one (dataset, backbone, epsilon), with the values that they share."""
 
     dataset: str
     backbone: str
@@ -80,8 +80,8 @@ class JobFiles:
       plans: the file with the plans of all methods of the dataset and epsilon.
       results: the study's results, with the store of finished cells.
       private: all private datasets of the study; no public file may derive from them.
-      data: the folder of all split tables, if this machine may have split tables.
-      overlap: the file with the counts of a near-duplicate check, if the check was run.
+      data: the folder of all split tables; None if this machine has none.
+      overlap: the file with the counts of a near-duplicate check; None if not run.
     """
 
     train: Path
@@ -110,7 +110,7 @@ class JobFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedJob:
-    """A job whose inputs are read and checked against each other."""
+    """A job whose inputs have been read and compared with each other."""
 
     request: Request
     methods: Mapping[str, MethodOptions]  # with located files, and `auto` resolved
@@ -125,7 +125,7 @@ class OpenedJob:
 
     @property
     def failure_reasons(self) -> dict[str, str]:
-        """For each method without a plan, the reason why none exists."""
+        """Maps each method without a plan to the reason."""
         failed = self.calibrated.failures
         return {name: failed[name] for name in self.methods if name in failed}
 
@@ -136,9 +136,9 @@ class OpenedJob:
     def make_task(
         self, method: str, *, device: str, more: Mapping[str, Any] | None = None
     ) -> CellTask:
-        """Returns the task of one cell; `more` are further values that decide its contents.
+        """Returns the task of one cell; `more` are further values that determine its contents.
 
-        Small fits compute on the CPU in place of the study's `device`.
+        Small fits run on the CPU instead of the study's `device`.
         """
         plan, options = self.calibrated.plans[method], self.methods[method]
         asked = self.request.asked
@@ -155,7 +155,7 @@ class OpenedJob:
             "plan": plan_identity(plan.to_dict()),
             "study_seed": asked.study_seed,
             "mode": asked.mode,
-            # a GPU draws other noise than a CPU, and sums in another order
+            # a GPU draws other noise than a CPU, and adds in another order
             "device": identity_device(place.rows),
             **(more or {}),
         }
@@ -273,7 +273,7 @@ def make_failure(unplanned: Mapping[str, str], errors: Mapping[str, Exception]) 
 
     Args:
       unplanned: the reasons of methods without a plan.
-      errors: the errors of other methods; a retry helps if one of them may pass.
+      errors: the errors of other methods; a retry may help if one of them is temporary.
     """
     reasons: dict[str, object] = dict(unplanned)
     for method, error in errors.items():

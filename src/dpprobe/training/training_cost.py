@@ -1,4 +1,4 @@
-"""The memory that jobs request to train linear heads."""
+"""Estimates the memory that jobs request to train linear heads."""
 
 from __future__ import annotations
 

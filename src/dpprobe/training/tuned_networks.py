@@ -1,6 +1,6 @@
-"""Makes a cell from its seeds' networks, with the files that all cells have.
+"""Makes a cell from its seeds' networks, with the same files as other cells.
 
-`heads.safetensors` has each network's last layer, which applies to that network's features. Each
+`heads.safetensors` has the last layer of each network, for the features of that network. Each
 network has a separate folder.
 """
 

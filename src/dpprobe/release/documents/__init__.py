@@ -1,1 +1,1 @@
-"""Writes the documents of a release: statement, model card and page; and writes them again."""
+"""Writes the documents of a release (statement, model card and page), and derives them again."""

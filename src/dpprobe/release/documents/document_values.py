@@ -1,4 +1,4 @@
-"""Facts that the documents of a release share, and their safe form in Markdown.
+"""Computes values that the documents of a release share, and escapes texts for Markdown.
 
 The model card and the page use only facts of bundle.json and privacy.json, which are public.
 """
@@ -59,8 +59,8 @@ LIMITS = (
 class Attack:
     """The highest true positive rates that any attack can reach at one false positive rate.
 
-    `trained` is for attacks that ask whether a unit was trained on, `tested` for attacks that ask
-    whether a unit was tested on. `tested` is None if no test units were read.
+    `trained` bounds attacks that decide if a unit is a training unit, `tested` attacks that decide
+    if a unit is a test unit. `tested` is None if no test units were read.
     """
 
     false: float
@@ -99,7 +99,7 @@ def shared_values(facts: BundleFacts, statement: Facts, table: Sequence[Attack])
 
 
 def describe_mechanisms(facts: BundleFacts, statement: Facts) -> dict[str, str]:
-    """Describes what each mechanism releases, by its name; a bundle states only the names."""
+    """Maps the name of each mechanism, as a bundle states it, to what the mechanism releases."""
     head = facts.head.read_options().list_mechanisms(statement["n"])
     described = {item.name: item.released for item in head}
     for reader in load_readers().values():
@@ -139,7 +139,7 @@ def _allowed_attacks(statement: Facts, rates: Sequence[float]) -> Allowed:
 
 
 def in_plain_words(statement: Facts, unit: UnitWords, table: Sequence[Attack]) -> str:
-    """States the guarantee, and explains it by the best attack, for readers who know no epsilon."""
+    """States the guarantee by the best possible attack, for readers who do not know epsilon."""
     middle = next(attack for attack in table if attack.false == 0.01)
     return (
         f"Noise limits what anyone can learn from these files about one {unit.whole_short}, even "
@@ -191,7 +191,7 @@ def one_line(text: str) -> str:
 
 
 def in_markdown(text: object) -> Markup:
-    """Escapes a text for Markdown as one line that shows unchanged and starts no list or block."""
+    """Escapes a text as a line of Markdown that is shown unchanged, and starts no list or block."""
     if isinstance(text, Markup):
         return text
     line = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", one_line(str(text)))
@@ -211,13 +211,13 @@ def in_paragraphs(text: str) -> Markup:
 
 
 def as_code(text: str) -> Markup:
-    """Formats a text as Markdown code; only escapes a text that code in a table cannot hold."""
+    """Formats a text as Markdown code, or escapes the text if code in a table cannot contain it."""
     line = one_line(text)
     return in_markdown(line) if re.search(r"[`|\\]", line) or not line else Markup(f"`{line}`")
 
 
 def as_word(name: str) -> Markup:
-    """Returns a release's name for a shell command, or BUNDLE if the name needs quoting."""
+    """Returns a release's name for a shell command; BUNDLE if the name needs quotes."""
     return Markup(name if re.fullmatch(r"\w[\w.-]*", name, re.ASCII) else "BUNDLE")
 
 
@@ -256,7 +256,7 @@ def html_environment() -> Environment:
 
 
 def _write_limit(value: float) -> str:
-    """Formats a lowest probability in percent, rounded down so that the probability reaches it."""
+    """Formats a minimum probability in percent, rounded down so that the minimum holds."""
     return f"{math.floor(1e4 * value) / 100:g}%" if value >= 0.001 else f"{100 * value:.2g}%"
 
 

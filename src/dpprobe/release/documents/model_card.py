@@ -33,7 +33,7 @@ def make_card(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
 
 
 def _front_matter(facts: BundleFacts, shown: Mapping[str, Any]) -> str:
-    """Writes the Hub's keys in the order of its library, which `verify` need not have."""
+    """Writes the Hub's keys in the order of its library, which `verify` does not require."""
     task, evaluation = _name_task(facts), shown["evaluation"]
     values: dict[str, Any] = {"base_model": _list_models(facts)}
     values["library_name"] = "dpprobe"
@@ -65,7 +65,7 @@ def _hub_metric(shown: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_task(facts: BundleFacts) -> str:
-    """Returns the Hub's name of the task; the Hub calls vectors rows of a table."""
+    """Returns the Hub's name of the task; for vectors, the task for rows of a table."""
     vectors = facts.backbone.takes_vectors
     return "tabular-classification" if vectors else "image-classification"
 

@@ -1,6 +1,6 @@
-"""Answers to a privacy officer's questions, in sentences that follow from a statement's facts.
+"""Answers a privacy officer's questions in sentences that follow from a statement's facts.
 
-An absence is stated by the fact that shows it: "the bundle states no audit", not "not audited".
+A sentence claims only what the bundle shows: "the bundle states no audit", not "not audited".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dpprobe.privacy.unit_words import UnitWords
 from dpprobe.release.parts.part import Facts
 from dpprobe.release.stated_plans import tested_blocks
 
-# The bundle cannot state the limit: the study sets it, and may change it after the release.
+# The study sets the limit, and may change it after the release, so the bundle cannot state it.
 LIMIT = (
     "This bundle states no limit on later releases: a study has one only if it sets "
     "`privacy.max_epsilon` or `privacy.max_risk`, a Python budget always has one"
@@ -27,7 +27,7 @@ _EXACT = (
 
 
 def explain_delta(statement: Facts, unit: UnitWords) -> str:
-    """Explains delta by the units that a mechanism with this delta could publish, rounded up."""
+    """Explains delta by the number of units that it would allow to be published, rounded up."""
     delta, n = format_small(statement["delta"]), statement["n"]
     published = statement["delta"] * n * (1 - 1e-9)  # without round-off
     rows = "" if unit.one == unit.item else f"the {unit.items} of "
@@ -40,7 +40,7 @@ def explain_delta(statement: Facts, unit: UnitWords) -> str:
 
 
 def answer_officer(statement: Facts, values: Mapping[str, Any]) -> dict[str, str | None]:
-    """Returns answers by name; None for a question that the bundle leaves to a person.
+    """Returns answers by name; None for a question that only a person can answer.
 
     Args:
       values: the values that the documents of the bundle share.
@@ -69,7 +69,7 @@ def answer_officer(statement: Facts, values: Mapping[str, Any]) -> dict[str, str
 
 
 def _state_test_price(statement: Facts, unit: UnitWords) -> str:
-    """States the epsilon of one test unit for all measurements on test units together."""
+    """States the epsilon of all measurements on test units together, for one test unit."""
     blocks = tested_blocks(statement)
     if not blocks:
         return f"Nothing was measured on test {unit.many}, so a test {unit.one} pays nothing."
@@ -89,7 +89,7 @@ def _state_result(values: Mapping[str, Any]) -> str:
 
 
 def _state_worst(values: Mapping[str, Any]) -> str:
-    """States worst-class recall, which only a macro accuracy measures."""
+    """States worst-class recall, which is measured only with macro accuracy."""
     block = values["evaluation"]
     if block is not None and block.get("worst_class"):
         return str(values["measured"])
@@ -106,7 +106,7 @@ def _state_adjustments(values: Mapping[str, Any]) -> str:
 
 
 def _explain_copies(statement: Facts, words: StatementWords, unit: UnitWords) -> str:
-    """States how copies count, and how training and test units were compared."""
+    """States how copies are counted, and how training and test units were compared."""
     named = zip(statement["not_covered"], words.not_covered, strict=True)
     treated = [text for name, text in named if "copies_of" in name or name == "both_sides"]
     said = [f"{text[:1].upper()}{text[1:]}." for text in treated]
@@ -136,7 +136,7 @@ def _explain_units(unit: UnitWords) -> str:
 
 
 def _count_people(statement: Facts, unit: UnitWords) -> str | None:
-    """States the numbers of patients; None if units are no people."""
+    """States the numbers of patients; None if units are not people."""
     if unit.one != "patient":
         return None
     tested = statement["test_units"]

@@ -1,4 +1,4 @@
-"""The page of a release for a privacy officer: release.html, which opens offline and prints."""
+"""Writes a release's page for a privacy officer: release.html, for offline use and printing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpprobe.release.documents.document_values import (
 )
 from dpprobe.release.stated_plans import tested_blocks
 
-# Longest lists and texts on the page, which must print on two sheets.
+# Longest lists and texts on the page, which must fit on two printed sheets.
 CLASSES_SHOWN, NAME_LENGTH, TEXT_LENGTH = 16, 40, 500
 # Sizes of a drawing in SVG units: the square of the plot, and the margins for labels.
 SIDE, LEFT, TOP = 200, 44, 8
@@ -59,7 +59,7 @@ def make_page(facts: BundleFacts, statement: Mapping[str, Any]) -> str:
 
 
 def _draw_curve(curve: Sequence[Attack]) -> dict[str, Any]:
-    """Computes the points of the attack curve, its marks and its axes in the drawing's units."""
+    """Computes points, marks and axes of the attack curve, in the drawing's units."""
     return {
         **_draw_square(),
         "line": " ".join(",".join(_place_point(item.false, item.trained)) for item in curve),

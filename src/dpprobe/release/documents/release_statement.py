@@ -1,4 +1,4 @@
-"""A release's privacy statement: a cell's statement without private facts, and parts' blocks."""
+"""Writes a release's privacy statement: a cell's statement without private facts, with blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpprobe.release.bundle import ESTIMATOR, BundleFacts, published_options
 from dpprobe.release.earlier_bundles import FORMAT, FORMAT_VERSION
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 
-# The backbone in a statement before the user names the model that computed the rows.
+# Describes the backbone until the user names the model that computed the rows.
 _UNNAMED = {"backbone": "vectors", "trained": True, "weights_sha256": None}
 
 
@@ -33,12 +33,12 @@ def release_statement(
 
     Args:
       options: the method's options; public files may have any path.
-      facts: bundle.json; None for an estimator's head before the user names a model.
+      facts: bundle.json; None for an estimator's head until the user names a model.
       file_hashes: SHA-256 of each public file, by its path in the options.
       blocks: the statement blocks of release parts, by name; None for parts the release lacks.
       subsample: the `fraction` and the `public_seed` that chose the training examples.
-      chosen_from: the rule that chose the head, and its facts; None if no rule chose.
-      test_units: facts of the test units that a part measures; None if no part does.
+      chosen_from: the rule that chose the head, and its facts; None if no rule chose the head.
+      test_units: facts about the test units; None if no part measures test units.
     """
     named = {name: Path(path).name for name, path in options.public_files().items()}
     hashes = {Path(path).name: file_hashes[path] for path in options.public_files().values()}
@@ -76,9 +76,9 @@ def release_statement(
 
 
 def describe_test_units(*, n: int, rule: str, compared: Sequence[str]) -> dict[str, Any]:
-    """Returns the facts of test units: number, rule of the split, comparison with training units.
+    """Describes the test units: number, rule of the split, comparison with training units.
 
-    `rule` is the public rule of a split, as `PublicSplit` writes it.
+    `rule` is the public rule of a split, in the format of `PublicSplit`.
     """
     split: dict[str, Any] = {"by": rule}
     if rule != "source":

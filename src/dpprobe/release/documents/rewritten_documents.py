@@ -36,7 +36,7 @@ from dpprobe.release.stated_values import (
 )
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
 
-# Fields that statements of version 2 lack, or said in sentences alone.
+# Fields that statements of version 2 lack, or had only in sentences.
 ADDED_TO_EARLIER = {
     "multi_label",
     "relation",
@@ -46,7 +46,7 @@ ADDED_TO_EARLIER = {
     "public",
     "not_covered",
 }
-# Numbers that libraries compute, whose last digits differ between versions and processors.
+# Computed numbers, whose last digits differ between versions of libraries and processors.
 _ROUNDED = {"allows", "mu"}
 
 
@@ -55,8 +55,8 @@ def check_facts(
 ) -> tuple[str, Values]:
     """Derives the statement again from options, facts and plan, and compares every stated field.
 
-    Returns the promise in words, and the whole statement, with the fields that a bundle of an
-    earlier version does not state.
+    Returns the promise in words, and the statement with the fields that a bundle of an earlier
+    version does not state.
     """
     hashes = values["public_files"]
     require_true(
@@ -68,7 +68,7 @@ def check_facts(
     added = set() if values["format_version"] == FORMAT_VERSION else ADDED_TO_EARLIER
     other = set(derived) ^ (set(values) | added)
     require_true(not other, f"keys missing or unknown: {', '.join(sorted(map(str, other)))}")
-    derived["options"] = facts.head.options  # which may lack options that are newer
+    derived["options"] = facts.head.options  # old bundles lack options that were added later
     whole = {**derived, **values}
     for name in derived:
         if name in ("parts", "format_version"):  # `check_parts` compares each part
@@ -105,7 +105,7 @@ def complete_statement(bundle: Bundle) -> Values:
 
 
 def check_parts(values: Values, facts: BundleFacts) -> tuple[str, bool]:
-    """Compares classes, preprocessing, probe and backbone with the statement."""
+    """Compares hashes of classes, preprocessing, probe and backbone with the statement."""
     computed = facts.hash_parts()
     block = read_block("parts", values["parts"], set(computed))
     for name, expected in computed.items():
@@ -114,7 +114,7 @@ def check_parts(values: Values, facts: BundleFacts) -> tuple[str, bool]:
 
 
 def data_facts(options: MethodOptions, plan: Plan, facts: BundleFacts, values: Values) -> DataFacts:
-    """Returns the public facts of a bundle, with its metric from rule 2 of `auto` on."""
+    """Returns the public facts of a bundle; `auto` depends on the metric since its rule 2."""
     follows_metric = isinstance(options, Auto) and options.rule != 1
     tested = values.get("evaluation") if follows_metric else None
     return DataFacts.of_target(
@@ -127,7 +127,7 @@ def data_facts(options: MethodOptions, plan: Plan, facts: BundleFacts, values: V
 
 
 def _subsample(values: Values) -> Values | None:
-    """Returns the stated choice of training examples; None if all examples were used."""
+    """Returns how training examples were chosen, as stated; None if all were used."""
     said: Values | None = values["public_data"].get("subsample")
     if said is not None:
         read_block("subsample", said, {"fraction", "public_seed"})
@@ -137,7 +137,7 @@ def _subsample(values: Values) -> Values | None:
 
 
 def read_test_units(values: Values) -> Values | None:
-    """Returns the stated facts of test units; they are stated if a part measures test units."""
+    """Returns the stated facts about test units; None unless a part measures test units."""
     said: Values | None = values["test_units"]
     require_true((said is not None) == bool(tested_blocks(values)), "test_units: present or absent")
     if said is None:
@@ -146,7 +146,7 @@ def read_test_units(values: Values) -> Values | None:
     read_whole("test_units.n", said["n"])
     for block in tested_blocks(values):
         require_same("test_units.n", block["n"], said["n"])
-    if values["format_version"] == FORMAT_VERSION:  # version 2 said the rest in sentences
+    if values["format_version"] == FORMAT_VERSION:  # version 2 had the other facts in sentences
         known = said["compared"] in ([], ["bytes"], ["bytes", "pixels"])
         require_true(known, f"test_units.compared: {said['compared']!r} is no comparison")
         _check_split(said["split"])
@@ -154,7 +154,7 @@ def read_test_units(values: Values) -> Values | None:
 
 
 def _check_split(split: Values) -> None:
-    """Checks the public rule of a split: the source's, or one that dpprobe drew by ids."""
+    """Checks the rule of a split: the data source's split, or dpprobe's split by ids."""
     if split == {"by": "source"}:
         return
     read_block("split", split, {"by", "public_seed", "fraction"})
@@ -164,7 +164,7 @@ def _check_split(split: Values) -> None:
 
 
 def explain_bundle(bundle: Bundle, *, page: bool) -> str:
-    """Writes a verified bundle's page, or its model card, in the words of this version."""
+    """Writes the page or the model card of a verified bundle, in the words of this version."""
     write = make_page if page else make_card
     return write(bundle.facts, complete_statement(bundle))
 
@@ -172,7 +172,7 @@ def explain_bundle(bundle: Bundle, *, page: bool) -> str:
 def check_documents(
     folder: Path, facts: BundleFacts, whole: Values, *_checked: bool
 ) -> tuple[str, bool]:
-    """Writes model card and page again from verified facts, and compares them with the bundle's."""
+    """Derives model card and page from verified facts, and compares them with the bundle's."""
     for name, write in ((CARD_FILE, make_card), (PAGE_FILE, make_page)):
         require_true(
             write(facts, whole).encode() == (folder / name).read_bytes(),

@@ -1,1 +1,1 @@
-"""The ledger of a dataset: its file, the units of its releases, and their total cost."""
+"""Records a dataset's releases in a ledger, with their units and their total privacy cost."""

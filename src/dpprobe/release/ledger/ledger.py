@@ -1,4 +1,4 @@
-"""The ledger of a dataset: records releases before their noise is drawn, and adds up their costs.
+"""The ledger of a dataset: records releases before noise is drawn, and adds up their costs.
 
 Releases publish only the ledger's total epsilon, which is computed from plans, never from private
 rows. The ledger's file is private, because the file holds hashes of private data, and times.
@@ -6,7 +6,7 @@ rows. The ledger's file is private, because the file holds hashes of private dat
 **Which entries count.** `book_release` returns after the booking is on the disk, before any noise
 of the release is drawn. Every published head has an entry in the ledger. Open and closed entries
 count in the total; abandoned entries do not. To abandon an entry, a person must confirm that nobody
-saw the entry's result.
+has seen the result.
 
 `ledger_prices` adds up epsilons, `ledger_units` compares units, `ledger_file` reads and writes.
 """
@@ -54,7 +54,7 @@ SHORTEST_REASON = 5
 
 
 class Ledger(LedgerFile):
-    """The releases of one dataset; a damaged line raises DataError."""
+    """Records the releases of one dataset; raises DataError for a damaged line."""
 
     @classmethod
     def of_dataset(cls, data_dir: Path, dataset: str) -> Ledger:
@@ -70,11 +70,11 @@ class Ledger(LedgerFile):
         other_units_than: Sequence[str] = (),
         datasets: Collection[str] = (),
     ) -> Entry:
-        """Records a release, whose noise may be drawn only after `book_release` returns.
+        """Records a release; its noise may be drawn only after `book_release` returns.
 
         Args:
           units: the release's units; None to compare no units.
-          other_units_than: datasets that are known to have other units, even if names are equal.
+          other_units_than: datasets whose units are known to differ, even if names are equal.
           datasets: the study's datasets, which may have no ledger yet.
 
         Raises:
@@ -85,7 +85,7 @@ class Ledger(LedgerFile):
         """
         folder = self.path.parent
         if units is not None:
-            # Decoding images may take hours: the ledgers are not locked yet.
+            # Images are decoded before ledgers are locked, because decoding may take hours.
             booking = replace(booking, pixels=units.contents.pixels)
         with self._explain_errors():
             if not folder.is_dir():
@@ -114,13 +114,13 @@ class Ledger(LedgerFile):
             return content.entries[number]
 
     def check_room(self, booking: Booking, limits: Limits) -> None:
-        """Checks a booking's epsilon and unit as `book_release` does, without recording it."""
+        """Checks the epsilon and unit of a booking as `book_release` does, without recording."""
         added = self._find_added(self._read_ledgers(), booking)
         refuse_other_unit(self.path.absolute(), added, booking)
         refuse_excess(self._add_up(added), booking, limits, ledger=str(self.path))
 
     def close_entry(self, number: int, digest: str) -> None:
-        """Closes an open entry whose bundle is complete; closing twice with one digest is fine."""
+        """Closes an open entry whose bundle is complete; may be repeated with the same digest."""
         with self._lock_ledger() as content:
             entry = self._find_entry(content, number)
             if entry.state == "closed" and entry.digest == digest:
@@ -129,7 +129,7 @@ class Ledger(LedgerFile):
             self._append_line(content, "close", number, digest=digest)
 
     def abandon_entry(self, number: int, reason: str) -> None:
-        """Abandons an open entry, which then does not count; refused if sums left this site."""
+        """Abandons an open entry, which then no longer counts; refused if its sums were sent."""
         if len(reason.strip()) < SHORTEST_REASON or not reason.isprintable():
             raise PrivacyError(
                 f"reason {reason!r}: write one line of {SHORTEST_REASON} characters or more"
@@ -153,7 +153,7 @@ class Ledger(LedgerFile):
         return compose_bookings(self.list_bookings(), delta)
 
     def list_bookings(self) -> list[Booking]:
-        """Lists the bookings of all counted entries, in this ledger and in ledgers added to it."""
+        """Lists the bookings of all counted entries, in this and in added ledgers."""
         return self._add_up(self._find_added(self._read_ledgers()))
 
     def list_added(self) -> list[str]:
@@ -183,9 +183,9 @@ class Ledger(LedgerFile):
         return {name: listed for name, listed in ledgers.items() if name in joined}
 
     def _add_up(self, added: Mapping[str, list[Entry]]) -> list[Booking]:
-        """Lists bookings with separate split keys per dataset.
+        """Lists the bookings, with different split keys for different datasets.
 
-        A unit's name, and so its side in a split, may differ between datasets with equal keys.
+        Datasets with equal keys may name a unit differently, and so put it on different sides.
         """
         return [
             booking if name == self._dataset else replace(booking, split=f"{name}: {booking.split}")
@@ -256,7 +256,7 @@ class Ledger(LedgerFile):
 
 
 def _refuse_place(ledgers: Mapping[str, list[Entry]], booking: Booking) -> None:
-    """Refuses a second release at a place of a cohort chain, whose epsilon covers one release."""
+    """Refuses a second release at the same place of a cohort chain: epsilon covers only one."""
     for name, entry in [(each, entry) for each in ledgers for entry in ledgers[each]]:
         if booking.place is not None and entry.booking.place == booking.place:
             place = booking.place.rpartition(" ")[2]

@@ -1,15 +1,15 @@
-"""The file of a dataset's ledger: its records, each bound to the previous one, and its locks.
+"""Reads and writes a dataset's ledger file, with locks and a chain of hashes over records.
 
-    <data_dir>/<dataset>/ledger.jsonl    one record per line, in order of time; mode 0600
-    <data_dir>/<dataset>/ledger.lock     locked by writers (POSIX locks, which NFS has too)
+    <data_dir>/<dataset>/ledger.jsonl    one record per line, oldest first; mode 0600
+    <data_dir>/<dataset>/ledger.lock     locked by writers (POSIX locks, which work on NFS too)
     <data_dir>/ledger.lock               locked by bookings of any dataset
 
 **Damage.** Each line holds its own hash and the hash of the previous line. An edited, missing or
 inserted line of the ledger is detected, and prevents new bookings. A crash while booking leaves an
-incomplete last line. No noise was drawn for the release of an incomplete line, which the next
-writer removes. A last line that lacks only its newline is a valid record. Undetectable are whole
-lines deleted at the end, an older copy of the file, and a file rewritten as a whole. Protect the
-ledger's file like the private images.
+incomplete last line. No noise was drawn for its release, so the next writer removes the line. A
+last line that lacks only its newline is a valid record. Undetectable are whole lines deleted at the
+end, an older copy of the file, and a file that was rewritten entirely. Protect the ledger's file
+like the private images.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BEFORE_THE_FIRST = "0" * 64
 Side = Literal["train", "test"]
 State = Literal["open", "closed", "abandoned"]
 
-# All threads of a process share a POSIX lock, which is lost when any thread closes the file.
+# Threads of a process share a POSIX lock, which is lost if any of them closes the file.
 _one_thread = threading.Lock()
 
 
@@ -56,10 +56,10 @@ class Part:
 
     Attributes:
       mechanisms: mechanisms with absolute noise multipliers.
-      selection: names the mechanisms that are repeated, with only the best run released.
-      epsilon: the epsilon of this part alone, at `delta`.
-      bounded: True if the part states less noise than the release had, for an upper bound.
-      chain: the cohort chain whose running sums the part has; set only while epsilons are added.
+      selection: names mechanisms that are repeated; only the best run is released.
+      epsilon: the epsilon of only this part, at `delta`.
+      bounded: True if the stated noise is a lower bound on the noise of the release.
+      chain: the cohort chain of the part's running sums; set only while epsilons are added.
     """
 
     side: Side
@@ -116,16 +116,16 @@ class Booking:
 
     Attributes:
       unit: the unit of privacy, a key of `Plan.UNITS`.
-      split: the public key of a split; releases with an equal key split all units equally.
+      split: the public key of a split; equal keys put each unit on the same side.
       parts: at most one part for each side.
-      identity: hashes of the release's options and data; private, and only in the ledger.
+      identity: hashes of the release's options and data; private, stored only in the ledger.
       column: the column whose values are the units; None if each image is a unit.
       same_units_as: another dataset that is declared to share units; None without a declaration.
-      units: the hash that names the file of the units' hashes; None for fits of an estimator.
-      pixels: True if the hashes cover the pixels of all images; False if they do not. None if
-        unknown: for fits of an estimator, and for entries that older versions wrote.
-      place: the place in a cohort chain with a horizon, by the part `cohort`; else None.
-      sites: the agreement of several sites, by `AgreedSites.promise`; None for one site.
+      units: the hash in the name of the file with the units' hashes; None for an estimator.
+      pixels: True if the hashes cover the pixels of all images, False if not. None if unknown: for
+        fits of an estimator, and for entries of older versions.
+      place: the place in a cohort chain with a horizon (release part `cohort`); else None.
+      sites: the agreement of several sites (`AgreedSites.promise`); None for one site.
     """
 
     release: str
@@ -158,7 +158,7 @@ class Entry:
 
     Attributes:
       number: the entry's number from 1, in the order of booking.
-      state: "open" from booking, then finally "closed" or "abandoned".
+      state: "open" after booking; later "closed" or "abandoned", which is final.
       booked: the time of booking, in UTC.
       digest: the bundle's digest, if closed.
       reason: a person's reason, if abandoned.
@@ -177,7 +177,7 @@ class Entry:
 
 
 class Content(NamedTuple):
-    """The entries of a ledger's file, the hash of the last record, and the file's size and end.
+    """The content of a ledger's file: entries, hash of the last record, size, and end.
 
     `end` is "torn" after an incomplete last line, which `size` excludes; "unended" if only the last
     newline is missing.
@@ -201,7 +201,7 @@ class LedgerFile:
             return list(self._read_content().entries.values())
 
     def entry_of(self, release: str) -> Entry | None:
-        """Returns the entry of a release that is not abandoned; None if there is no entry."""
+        """Returns the entry of a release, unless abandoned; None if there is no entry."""
         return find_named([each for each in self.read_entries() if each.is_counted], release)
 
     @property
@@ -264,7 +264,7 @@ class LedgerFile:
         try:
             try:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):  # locked; the error depends on the system
+            except (BlockingIOError, PermissionError):  # locked by another process
                 logger.warning(
                     "%s: another job is recording a release in it; waiting for that job",
                     self.path,
@@ -275,7 +275,7 @@ class LedgerFile:
             os.close(lock)
 
     def _mend(self, content: Content) -> None:
-        """Removes an incomplete last line; flushes data that a dead process left unflushed."""
+        """Removes an incomplete last line; flushes data that a killed process left unflushed."""
         if not self.path.exists():
             return
         if content.end == "torn":
@@ -304,7 +304,7 @@ class LedgerFile:
         _enter_record(content.entries, record)
 
     def _write_lines(self, text: bytes) -> None:
-        """Appends bytes in one write; the next writer repairs a write that is cut short."""
+        """Appends bytes in one write; the next writer repairs an interrupted write."""
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             if os.write(descriptor, text) < len(text):
@@ -332,7 +332,7 @@ def find_named(counting: Sequence[Entry], release: str) -> Entry | None:
 
 @contextmanager
 def tell_of_entry(entry: str) -> Iterator[None]:
-    """Adds to an error's message that an entry was booked and counts."""
+    """Adds to an error's message that the entry is booked and counts."""
     try:
         yield
     except WaitingError:
@@ -344,7 +344,7 @@ def tell_of_entry(entry: str) -> Iterator[None]:
 
 
 def _make_line(record: Mapping[str, Any], digest: str) -> bytes:
-    """Returns the line of a record with its hash, in the only spelling that readers accept."""
+    """Formats a record with its hash as a line, in the only form that readers accept."""
     return canonical_json({**record, "hash": digest}).encode()
 
 
@@ -353,12 +353,12 @@ def _is_torn(rest: bytes) -> bool:
     try:
         json.JSONDecoder().raw_decode(rest.decode(errors="replace"))
     except (ValueError, RecursionError) as error:
-        return isinstance(error, ValueError)  # no line of dpprobe's has such deep brackets
+        return isinstance(error, ValueError)  # dpprobe writes no brackets of such depth
     return False
 
 
 def _check_line(line: bytes, previous: str) -> dict[str, Any]:
-    """Reads a line; raises ValueError unless it is a record that follows the previous record."""
+    """Reads a line; raises ValueError unless it continues the chain of hashes."""
     record = parse_strict(line)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise ValueError(f"not a record of {FORMAT}")
@@ -371,7 +371,7 @@ def _check_line(line: bytes, previous: str) -> dict[str, Any]:
 
 
 def _enter_record(entries: dict[int, Entry], record: Mapping[str, Any]) -> None:
-    """Applies a record to the entries; raises ValueError if it does not fit them."""
+    """Applies a record to the entries; raises ValueError if the record contradicts them."""
     event, number = record["event"], record["number"]
     if event == "book" and number == len(entries) + 1:
         booking = Booking.from_dict(record["booking"])

@@ -1,13 +1,13 @@
-"""Adds up the costs of one dataset's releases to one unit, and compares the total with limits.
+"""Adds up the cost of one dataset's releases to one unit, and compares the total with limits.
 
 **Sides.** In each split, the rows of a unit are on one side: training examples or test examples.
-Null rows in place of a unit's rows change the sums of mechanisms on the unit's side, each by at
-most its sensitivity. Mechanisms on the other side read other units' rows and earlier releases,
-which is post-processing. A unit's cost is therefore the composition of all mechanisms on the unit's
-sides. The total is the cost of the worst choice of one side per split. For a single split, the
-total is the larger of the two sides' compositions. With more than `MOST_SPLITS` two-sided splits,
-the total composes the mechanisms of all sides, which is an upper bound. The same holds for a split
-whose images were not compared by pixels (`list_unsure`): one image may be on both of its sides.
+Replacing a unit's rows by null rows changes the sums of mechanisms on the unit's side, each by at
+most its sensitivity. Mechanisms on the other side read other units' rows, and earlier releases as
+post-processing. A unit's cost is therefore the composition of all mechanisms on the unit's sides.
+The total is the largest cost over all choices of one side per split. For a single split, the total
+is the larger of the two sides' compositions. With more than `MOST_SPLITS` two-sided splits, the
+total composes the mechanisms of all sides, which is an upper bound. Both sides also add up in a
+split whose images were not compared by pixels (`list_unsure`): one image may be on both sides.
 
 - Gaussian mechanisms without sampling or repetition compose exactly, to one Gaussian mechanism with
   mu^2 = sum of count / sigma^2. Gaussian composition also covers plans chosen after seeing earlier
@@ -47,7 +47,7 @@ from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.trade_off import Allowed, bound_attacks
 from dpprobe.release.ledger.ledger_file import Booking, Part, Side, check_delta
 
-# Largest number of two-sided splits for which all 2^6 = 64 choices of sides are composed.
+# Up to this number of two-sided splits, all choices of sides (2^6 = 64) are composed.
 MOST_SPLITS = 6
 
 
@@ -116,8 +116,8 @@ def refuse_excess(
 def list_unsure(bookings: Sequence[Booking]) -> list[Booking]:
     """Lists bookings of two-sided splits whose images were not compared by pixels.
 
-    One image may be on both sides of their splits, in two file formats. Bookings of older versions
-    do not tell how images were compared; equal hashes of a later booking do.
+    One image may be on both sides of these splits, in two file formats. Bookings of older versions
+    do not state how images were compared; a later booking with equal hashes does.
     """
     compared = {each.units for each in bookings if each.pixels}
     splits = {split for split, sides in group_by_split(bookings).items() if len(sides) > 1}
@@ -146,7 +146,7 @@ def _explain_unsure_total(bookings: Sequence[Booking]) -> str:
 
 
 def compose_bookings(bookings: Sequence[Booking], delta: float) -> Spent:
-    """Computes the total epsilon of one dataset's releases for the unit with the largest cost."""
+    """Computes the total epsilon of one dataset's releases, for the unit with the largest cost."""
     check_delta(delta)
     choices, searched = _list_choices(bookings)
     most, exact = max(price_parts(parts, delta) for parts in choices)
@@ -156,7 +156,7 @@ def compose_bookings(bookings: Sequence[Booking], delta: float) -> Spent:
 def bound_bookings(bookings: Sequence[Booking], rates: Sequence[float], delta: float) -> Allowed:
     """Bounds attacks on all releases from one dataset together, for the unit most at risk.
 
-    True positive rates are bounded at the false positive rates `rates`; only searches use `delta`.
+    Bounds true positive rates at the false positive rates `rates`; only searches need `delta`.
     """
     check_delta(delta)
     choices, searched = _list_choices(bookings)
@@ -188,7 +188,7 @@ def _bound_parts(parts: Sequence[Part], rates: Sequence[float], delta: float) ->
 
 
 def _list_choices(bookings: Sequence[Booking]) -> tuple[list[list[Part]], bool]:
-    """Lists, for each choice of one side per split, the parts that read a unit on these sides.
+    """Lists for each choice of one side per split which parts read a unit on these sides.
 
     Joins the sides of splits whose images were not compared, and of all splits if more than
     `MOST_SPLITS` have two sides. Returns False if sides were joined, as costs are then only bounds.
@@ -240,9 +240,9 @@ def price_meetings(parts: Iterable[Part]) -> list[Part]:
 
 
 def price_parts(parts: Sequence[Part], delta: float) -> tuple[float, bool]:
-    """Returns a bound on the epsilon of parts that read equal rows, and True if it is exact."""
+    """Returns a bound on the epsilon of parts that read the same rows; True if exact."""
     if len(parts) == 1:
-        # The grid of the plan: another grid could refuse a release that just meets a limit alone.
+        # The plan's grid: another grid could refuse a release whose plan just meets a limit.
         grid = pld_interval(max(parts[0].epsilon, delta))
         mechanisms, selection = parts[0].mechanisms, parts[0].selection
         price = compute_epsilon(mechanisms, delta, "pld", interval=grid, selection=selection)

@@ -1,10 +1,10 @@
-"""Recognises units that releases share by keyed hashes, and refuses bookings that contradict them.
+"""Recognises shared units of releases by keyed hashes, and refuses contradictory bookings.
 
-    <data_dir>/units.key                            32 random bytes, mode 0600, made once
-    <data_dir>/<dataset>/units-<hash>.safetensors   a booking's hashes; equal hashes share a file
+    <data_dir>/units.key                            32 random bytes, mode 0600, created once
+    <data_dir>/<dataset>/units-<hash>.safetensors   the hashes of all bookings with equal hashes
 
 A unit's hash is the first 64 bits of HMAC-SHA256 under the key. Hashes cover units' names in a
-column, in the spelling that equal names share (`person_names`), and images' bytes and pixels.
+column, after normalisation (`person_names`), and images' bytes and pixels.
 Files of hashes are private: with the key, hashes reveal whether a guessed image is in the data.
 Hashes depend on private examples, so hashes may cause a refusal but never change a published value.
 
@@ -14,14 +14,14 @@ hashes has probability 5e-8.
 **Other ledgers.** A unit that is in two datasets spends epsilon in the releases of both datasets.
 Ledgers of two datasets are added up if bookings connect the datasets by `same_units_as`, directly
 or through other datasets. A booking is refused if its units are also in a ledger that is not added
-up, or if it reads an image on both sides of its split. It is refused too if a unit was on the other
-side in an earlier entry of an equal split.
+up, if the release reads an image on both sides of its split, or if a unit was on the other side in
+an earlier entry of an equal split.
 
 **Images that were not compared.** Images without hashes of their pixels may be the images of any
-other release in another file format. If the split tables have no such hashes (`verify: hash`), the
-booking decodes the images and hashes their pixels. If that fails, or the tables are missing, the
-booking says so (`Booking.pixels`). `ledger_prices` then adds up both sides of its split. Another
-dataset is refused, unless a person declares that its units are the same or different.
+other release in another file format. If split tables lack hashes of pixels (`verify: hash`), the
+booking decodes and hashes the images. If images or tables are missing, `Booking.pixels` is False,
+and `ledger_prices` adds up both sides of the split. A release of another dataset is then refused,
+unless a person declares that the units of both datasets are the same, or different.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Hashes = Mapping[str, npt.NDArray[np.uint64]]
 
 
 class Contents(NamedTuple):
-    """The hashes of images' bytes and pixels, by split; `pixels` is True if no hash is missing."""
+    """Hashes of images' bytes and pixels, by split; `pixels` is True if no hash is missing."""
 
     images: Mapping[str, set[bytes]]
     pixels: bool
@@ -71,7 +71,7 @@ class Units:
     """The units of a release.
 
     Attributes:
-      names: the name of each row's unit, by split; empty if no column names units.
+      names: the name of each row's unit, by split; empty without a column of units.
       tables: the folder of the rows' split tables; None if the tables are missing.
     """
 
@@ -139,10 +139,10 @@ def count_moved(first: Hashes, second: Hashes) -> int:
 def count_paying_twice(
     first: Hashes, first_sides: Collection[str], second: Hashes, second_sides: Collection[str]
 ) -> int:
-    """Counts images that spend epsilon as one side of `first` and as the other of `second`.
+    """Counts images that spend epsilon on one side of `first` and on the other of `second`.
 
     The total counts one side per split. `first_sides` and `second_sides` are the sides that each
-    release reads; with one release twice, counts its images on both sides.
+    release reads. If `first` is `second`, counts the images on both sides of one release.
     """
     return sum(
         len(np.intersect1d(first.get(f"{one}.images", _NONE), second.get(f"{other}.images", _NONE)))
@@ -152,7 +152,7 @@ def count_paying_twice(
 
 
 def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
-    """Returns the folder if it has all split tables, with the fingerprint if one is given."""
+    """Returns the folder if it has all split tables, with `fingerprint` if given; else None."""
     try:
         made = read_info(folder / "dataset.json").fingerprint
     except DataError:
@@ -162,7 +162,7 @@ def find_tables(folder: Path, fingerprint: str | None = None) -> Path | None:
 
 
 def load_key(data_dir: Path, *, used: bool) -> bytes:
-    """Reads the key of a data_dir, or creates it; the caller must hold a lock.
+    """Reads or creates the key of a data_dir; the caller must hold a lock.
 
     Raises DataError for a damaged key, and for a missing key if ledgers have hashes (`used`).
     """
@@ -201,7 +201,7 @@ def read_hashes(folder: Path, digest: str, key: bytes) -> Hashes:
 
 
 def _mark_key(key: bytes) -> str:
-    """Returns a text that identifies a key and reveals nothing else."""
+    """Returns a text that identifies a key, and reveals nothing else about the key."""
     return hmac.digest(key, b"key", "sha256").hex()
 
 
@@ -215,7 +215,7 @@ def _path_of(folder: Path, digest: str) -> Path:
 def refuse_moved(
     ledger: Path, counting: Sequence[Entry], booking: Booking, hashes: Hashes, key: bytes
 ) -> None:
-    """Refuses images on both sides of the split, in this booking or with an earlier entry."""
+    """Refuses images on both sides of the split, in this booking or across earlier entries."""
     sides = {part.side for part in booking.parts}
     if count_paying_twice(hashes, sides, hashes, sides):
         raise PrivacyError(
@@ -248,8 +248,8 @@ def refuse_same_units(
     *,
     unlike: Sequence[str],
 ) -> None:
-    """Refuses units that ledgers not added up have too; ignores equal names in `unlike` ledgers."""
-    data = booking.identity.partition(" ")[2]  # recognises equal features without split tables
+    """Refuses units that also occur in ledgers outside the total; ignores names in `unlike`."""
+    data = booking.identity.partition(" ")[2]  # identifies equal features without split tables
     known = dict[Any, tuple[Hashes, bool]]()  # most entries of a dataset have equal units
     for name, entry in [(each, entry) for each in others for entry in others[each]]:
         folder, units = ledger.parent.parent / name, (name, entry.booking.units)
@@ -285,9 +285,9 @@ def refuse_same_units(
 def _find_hashes(folder: Path, booking: Booking, key: bytes) -> tuple[Hashes, bool]:
     """Returns the hashes of an earlier booking, and True if they cover the pixels of its images.
 
-    If the booking has no hashes of pixels, the dataset's current tables may have them: tables with
-    all of the booking's images take the place of its hashes. Entries of `PrivateClassifier` name
-    no units, so their dataset's current tables count.
+    If the booking has no hashes of pixels, hashes of the dataset's current tables are added, if the
+    tables contain all images of the booking. Entries of `PrivateClassifier` name no units, so
+    current tables are used.
     """
     then = read_hashes(folder, booking.units, key) if booking.units else {}
     if booking.pixels:

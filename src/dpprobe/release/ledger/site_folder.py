@@ -1,6 +1,6 @@
 """A site's private folder for one release: its path, its lock, and whether sums were sent.
 
-An entry whose sums were sent counts permanently, so the ledger itself looks here.
+An entry whose sums were sent counts permanently, so the ledger reads this folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOCK_FILE = "lock"
 
 
 def site_folder(folder: Path, release: str) -> Path:
-    """Returns the private folder of a release of several sites, beside a dataset's ledger."""
+    """Returns a site's private folder for a release, in the folder of the dataset's ledger."""
     return folder / f"site-{release}"
 
 

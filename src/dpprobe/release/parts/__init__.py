@@ -1,1 +1,1 @@
-"""Parts of a release: one folder each, listed in `dpprobe.release_part_registry`."""
+"""The parts of a release, one folder per part; `dpprobe.release_part_registry` lists them."""

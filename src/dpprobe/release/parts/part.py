@@ -1,16 +1,16 @@
-"""The contract of a release part: what it declares, does, and writes.
+"""Defines the interface of release parts: declarations, steps, and readers.
 
 A release part is a folder of `dpprobe.release.parts`, with one line in
 `dpprobe.release_part_registry`:
 
 - `__init__` declares `PART`, for the plan of a study, if the part has options or faults;
-- `measure` has the class `Steps`: what the part does while a release is made;
+- `measure` has the class `Steps`, which acts while a release is made;
 - `measure`, or a module `show`, has `READER`, which verifies the part's block of a statement and
   provides values for templates;
 - `card.md.j2` and `page.html.j2` are the part's sections of model card and page.
 
 `release.make` calls the steps of all parts in the order of the registry. A release part never
-imports another part, never books and never publishes.
+imports another part, books an entry or publishes a bundle.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ReleasePart:
     Attributes:
       key, options: the key and class of the part's options in a release, if the part has options.
       describe: the purpose of the options, for the schema.
-      faults: yields reasons, known from the study, against offering or booking the release.
+      faults: yields reasons, known from the study, that forbid offering or booking the release.
       test_metric: returns the test metric that the part publishes; None if it publishes none.
     """
 
@@ -68,22 +68,22 @@ class ReleasePart:
 class PartSteps:
     """The steps of a release part while a release is made; by default a step does nothing.
 
-    A part with options has steps only in releases that have the options, which are `asked`. Steps
-    that precede the booking write no files except cached noise calibrations.
+    A part with options has steps only in releases with these options (`asked`). Steps before the
+    booking write no files except cached noise calibrations.
     """
 
-    slow = False  # True if `check` takes minutes, and waits for the checks of all other parts
+    slow = False  # True if `check` takes minutes, and so runs after the checks of other parts
 
     def __init__(self, planned: PlannedRelease, asked: Any = None) -> None:
         self.planned, self.release, self.asked = planned, planned.release, asked
 
     @staticmethod
     def open_transport(release: AskedRelease, asked: Any) -> Transport | None:  # noqa: ARG004
-        """Returns how the head is trained; None to train it from this site's rows alone."""
+        """Returns how the head is trained; None to train it only on this site's rows."""
         return None
 
     def plan_test_units(self) -> Plan | None:
-        """Returns the plan for what the part measures on test units; None without measurements."""
+        """Returns the plan of the part's measurements on test units; None without measurements."""
         return None
 
     def check(self) -> Block | None:
@@ -91,11 +91,11 @@ class PartSteps:
         return None
 
     def count_useful(self) -> DataFacts | None:
-        """Returns public facts for the check of usefulness if a benchmark trains on other rows."""
+        """Returns public facts that replace the benchmark if it was trained on other rows."""
         return None
 
     def describe_booking(self) -> dict[str, str | None]:
-        """Returns further values of the release's `Booking` in the ledger."""
+        """Returns additional values for the release's `Booking` in the ledger."""
         return {}
 
     def continue_sums(self) -> RunningSums | None:
@@ -122,7 +122,7 @@ class PartSteps:
     # between training and the bundle
 
     def keep(self, heads: Heads, entry: Entry) -> None:
-        """Keeps private files for later releases."""
+        """Stores private files for later releases."""
 
     def drop(self, entry: Entry) -> None:
         """Removes the private files of an abandoned ledger entry."""
@@ -146,15 +146,15 @@ class Stated:
 
 @dataclass(frozen=True)
 class PartReader:
-    """Verifies a part's block of a statement, and offers its content to documents and other code.
+    """Verifies a part's block of a statement, and returns its content for documents.
 
     Attributes:
       check: checks the block, and returns a detail; `reads` names its arguments.
       reads: the values of `Stated` that `check` needs.
       always: True to check a statement without the block, too.
-      values: returns values for documents, by name, from the block, the unit's words and the whole
-        statement; the block is None if absent.
-      wanted: returns the mechanisms that the part releases from test units, from its block.
+      values: returns values for documents, by name, from the block (None if absent), the unit's
+        words and the whole statement.
+      wanted: returns the mechanisms that read test units, from the part's block.
     """
 
     name: str
@@ -186,7 +186,7 @@ class PartReader:
         return self.values(block, words_of_statement(statement), statement)
 
     def mechanisms(self, statement: Facts, facts: BundleFacts) -> tuple[Mechanism, ...]:
-        """Returns what the part releases from test units, as its options define it."""
+        """Returns the mechanisms with which the part reads test units; empty if it reads none."""
         block = statement.get(self.name)
         read = block is not None and self.wanted is not None and "mechanisms" in block
         return self.wanted(block, facts) if read and self.wanted else ()
@@ -198,7 +198,7 @@ class PartReader:
         _options: MethodOptions,
         _facts: BundleFacts,
     ) -> dict[str, tuple[int, ...]]:
-        """Returns the shapes of the part's arrays beside the weights."""
+        """Returns the shapes of the part's arrays, which are stored with the weights."""
         return {}
 
     def check_arrays(self, arrays: Mapping[str, npt.NDArray[np.float32]]) -> None:

@@ -1,1 +1,1 @@
-"""Verifies a bundle with the means of any person who received the bundle."""
+"""Verifies a bundle with only the means of a person who received the bundle."""

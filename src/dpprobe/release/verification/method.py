@@ -73,7 +73,7 @@ def read_options(facts: BundleFacts) -> tuple[str, MethodOptions]:
 
 
 def _check_stated(name: str, read: Any, stated: Any) -> None:
-    """Compares options; a bundle lacks options that are newer than itself, which have defaults."""
+    """Compares options; a bundle lacks newer options, which must have their defaults."""
     if isinstance(read, Mapping) and isinstance(stated, Mapping) and stated.keys() <= read.keys():
         for key, value in stated.items():
             _check_stated(f"{name}.{key}", read[key], value)
@@ -109,7 +109,7 @@ def check_engine(options: MethodOptions) -> tuple[str, bool]:
 
 
 def check_mechanisms(options: MethodOptions, plan: Plan) -> tuple[str, bool]:
-    """Checks sensitivities, counts, rates and the shares of noise against the options."""
+    """Compares sensitivities, counts, sampling rates and shares of noise with the options."""
     check_plan(options, plan)
     require_true(
         [item.name for item in plan.mechanisms]
@@ -127,7 +127,7 @@ def check_rule(
     facts: BundleFacts | None,
     values: Values | None,
 ) -> None:
-    """Checks that the bundle's rule of `auto` chooses these options; only names an unknown rule."""
+    """Checks that the bundle's rule of `auto` chooses these options; notes an unknown rule."""
     if options.rule not in (RULE, *EARLIER):
         checks.note_check(
             "rule of auto",
@@ -154,7 +154,7 @@ def _check_rule(options: Auto, plan: Plan, bundle: BundleFacts, values: Values) 
 def check_head(
     folder: Path, facts: BundleFacts, options: MethodOptions, plan: Plan, values: Values
 ) -> tuple[str, bool]:
-    """Checks names, types, shapes and finiteness of the head's tensors, and the file's mark."""
+    """Checks names, types, shapes and finiteness of the head's tensors, and the private mark."""
     readers = load_readers().values()
     shapes = {
         WEIGHTS: (len(facts.class_names), facts.dimension + 1),
@@ -201,7 +201,7 @@ def _check_priors(priors: Array, stated: Sequence[float]) -> None:
 
 
 def check_student(released: Array, stated: StudentFacts, plan: Plan) -> None:
-    """Checks that the released gain, the plan's noise and the choice of the head agree."""
+    """Checks that the choice of the head follows from the released gain and the plan's noise."""
     threshold = float(np.float32(gain_threshold(plan)))
     require_same("head.student.threshold", threshold, stated.threshold)
     require_same(f"head.{STUDENT_GAIN}", released.tolist(), [stated.gain, stated.threshold])

@@ -1,10 +1,10 @@
-"""Verifies a bundle without private data or a network, and the backbone if weights are given.
+"""Verifies a bundle, and the backbone if weights are given, without private data or a network.
 
 Hashes alone prove little, because anyone who edits a file can also write new hashes. Every fact of
 the statement is therefore derived again from the stated options, facts and noise. The plan's
 accountant and other accountants recompute the stated epsilon. Model card and page must match word
-for word if this version of dpprobe wrote them. Documents of another version are not compared, and
-the verdict says so: `dpprobe explain` writes them again from the verified facts.
+for word if this version of dpprobe wrote them. Documents of another version are not compared, as
+the verdict states; `dpprobe explain` writes them again from the verified facts.
 
 Only a signature protects a bundle against the following undetectable changes:
 
@@ -86,7 +86,7 @@ from dpprobe.release.verification.method import (
 from dpprobe.release_part_registry import load_readers
 from dpprobe.versions import code_version
 
-# Image sizes for which pixel features are computed unasked: untrusted bundles may name huge sizes.
+# Image sizes for which pixel features are always checked; untrusted bundles may name huge sizes.
 _SIZES = range(1, 513)
 
 
@@ -141,7 +141,7 @@ def verify_bundle(
 
 
 def read_verified(bundle: Path, *, public_key: Path | None = None) -> Bundle:
-    """Reads a bundle; raises DataError, with the first fault, for one that does not verify."""
+    """Reads a bundle; raises DataError, with the first fault, if the bundle does not verify."""
     report = verify_bundle(bundle, public_key=public_key)
     for check in report.checks:
         if check.passed is False:
@@ -159,7 +159,7 @@ def _check_documents(
     whole: Values | None,
     *verified: bool | None,
 ) -> None:
-    """Compares documents of this version of dpprobe, which alone writes them letter by letter."""
+    """Compares documents if this version of dpprobe wrote them: texts differ between versions."""
     if facts is not None and facts.dpprobe != code_version():
         detail = (
             f"{CARD_FILE} and {PAGE_FILE} were written by dpprobe {facts.dpprobe} and are not "
@@ -222,7 +222,7 @@ def check_leaks(folder: Path) -> tuple[str, bool]:
 
 
 def read_promise(folder: Path, facts: BundleFacts) -> tuple[str, Values]:
-    """Reads a bundle's privacy statement; DataError unless a private release wrote it."""
+    """Reads a bundle's privacy statement; raises DataError unless it is of a private release."""
     values = read_statement(folder, facts)
     require_true(values["mode"] == "release", f"mode {values['mode']!r}, not release")
     require_true(values["private"] is True, "private: not true, so there is no guarantee")
@@ -237,7 +237,7 @@ def check_backbone(
     head: bool | None,
     checkpoint: str | Path | Sequence[str | Path] | None,
 ) -> None:
-    """Compares preprocessing and features of the public test image, which a valid head scores."""
+    """Compares preprocessing and features of a public test image, and scores the features."""
     parts = [one.options for one in facts.backbone.parts] if facts else [{}]
     if facts and facts.backbone.takes_vectors:
         detail = f"vectors of {parts[0].get('model')}, which dpprobe does not compute"

@@ -47,7 +47,7 @@ class CalibrateOptions(Options):
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields why `calibrate` is impossible as the study writes it, with the remedy."""
+    """Yields the reasons why these options of `calibrate` are impossible, with remedies."""
     asked = wanted.release.block(CalibrateOptions)
     if asked is None:
         return

@@ -1,20 +1,20 @@
 """Calibrates a released head's probabilities by noisy counts of test units, which spend epsilon.
 
-The module `evaluation.measure` defines units, weights and null rows. The weights of a unit's rows
+See the module `evaluation.measure` for units, weights and null rows. The weights of a unit's rows
 sum to at most 1. A null row has scores that are not finite, and is not counted.
 
-Calibrated probabilities need one label per row. If the test result is the AUC of two classes, they
-reuse the AUC's `score_counts` at no cost. Without `score_counts`, mechanisms of sensitivity 1 read
-the test units:
+Calibrated probabilities need one label per row. If the test result is the AUC of two classes, the
+calibration reuses its `score_counts` at no cost. Without `score_counts`, mechanisms of sensitivity
+1 read the test units:
 
 - `temperature`, six times: the sum over rows of the largest probability at a temperature, minus 1
   if the prediction is right. A row's term is in [-1, 1], so a unit changes the sum by at most 1.
-  Each temperature follows from earlier noisy sums (bisection; Luo et al. 2020, arXiv 2008.09643);
-- two classes, `probability_counts`: the weight of rows of each class, per fixed range of the second
-  class's probability;
-- more classes, `top_counts`: the weight of rows with right and with wrong predictions, per fixed
-  range of the largest probability. `label_counts`: the weight of rows per fixed range of the
-  probability of their label. With a wanted operating point, a third table (`operating_point`).
+  Each temperature depends on earlier noisy sums (bisection; Luo et al. 2020, arXiv 2008.09643);
+- for two classes, `probability_counts`: the weight of rows of each class, per fixed range of the
+  second class's probability;
+- for more classes, `top_counts`: the weight of rows with right and with wrong predictions, per
+  fixed range of the largest probability; and `label_counts`: the weight of rows per fixed range of
+  their label's probability. An operating point needs a third table (`operating_point`).
 
 A row adds its weight to one number of each table of counts.
 """
@@ -84,10 +84,10 @@ TEMPERATURE_SHARE = 0.2
 def calibration_mechanisms(
     *, classes: int, multi_label: bool, with_point: bool = False
 ) -> tuple[Mechanism, ...]:
-    """Returns the mechanisms of calibrated probabilities, with noise up to a common factor.
+    """Returns the mechanisms of a calibration, with noise multipliers up to a common factor.
 
     Args:
-      with_point: True for an operating point, which needs its own table of more than two classes.
+      with_point: True for an operating point, whose table is separate for more than two classes.
 
     Raises ConfigError for several labels per row.
     """
@@ -141,7 +141,7 @@ def check_calibration_size(plan: Plan) -> None:
 
 
 def check_point_size(plan: Plan, wanted: WantedPoint) -> int:
-    """Returns the test units of its class that an operating point needs at least.
+    """Returns the minimum number of test units of the class of an operating point.
 
     Raises PrivacyError if even all test units would be too few.
     """
@@ -159,11 +159,11 @@ def check_point_size(plan: Plan, wanted: WantedPoint) -> int:
 def calibrate_head(
     draw: Draw, plan: Plan, *, together: float | None, point: WantedPoint | None = None
 ) -> dict[str, Any]:
-    """Calibrates one released head on the test units: the block `calibration` of a statement.
+    """Calibrates one released head on the test units; returns a statement's block `calibration`.
 
     Args:
       plan: has the noise of `calibration_mechanisms` on n = test units.
-      together: the epsilon of calibration and test result to a test unit; None without the latter.
+      together: the epsilon of calibration plus test result; None without a test result.
       point: the operating point to find, if any.
     """
     features = draw.features
@@ -187,7 +187,7 @@ def calibrate_head(
 def calibrate_from_counts(
     evaluation: Mapping[str, Any], plan: Plan, *, point: WantedPoint | None = None
 ) -> dict[str, Any]:
-    """Calibrates a head of two classes with the counts of its AUC, at no further epsilon.
+    """Calibrates a head of two classes with the counts of its AUC, at no additional epsilon.
 
     `plan` is the plan of the test result, whose block is `evaluation`.
     """
@@ -319,7 +319,7 @@ class Steps(PartSteps):
 
     @property
     def point(self) -> WantedPoint | None:
-        """The operating point that the release wants, if any."""
+        """The requested operating point; None if the release requests none."""
         if (asked := self.asked.operating_point) is None:
             return None
         position = self.release.stores[1].class_names.index(asked.positive_class)

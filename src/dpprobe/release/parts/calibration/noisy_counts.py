@@ -1,20 +1,20 @@
 """Derives calibrated probabilities, sets of classes and cut-offs from noisy counts.
 
 Every number in `noisy_counts` is a function of the noisy counts of `measure`. The published numbers
-therefore cost no privacy, and everybody with a bundle can recompute them.
+therefore cost no privacy, and anybody can recompute them from the bundle.
 
 **Probabilities** are the softmax of scale times score, plus an offset for the second class. More
 than two classes have a temperature T: the scale is 1 / T, and the offset is 0. Two classes have a
 logistic regression of the label on the difference of scores (Platt 1999).
 
-**Sets.** The set of a row holds the most probable class, and each class with a probability of at
+**Sets.** The set of a row contains the most probable class, and each class with a probability of at
 least q. Sets of coverage 1 - a contain the true class with probability at least 1 - a, over test
 units, a new unit and noise.
 
 - Split conformal prediction by patients (Dunn, Wasserman and Ramdas 2023) gives sets without noise.
   The misses of a threshold q are the weight of rows whose true class has a probability below q. For
   n test units and miss rate b, the highest q with misses(q) <= b (n + 1) - 1 is chosen.
-- With noise, misses must stay z standard deviations below the limit. Thresholds are tried from
+- With noise, misses must remain z standard deviations below the limit. Thresholds are tried from
   q = 0 up, and the first failing threshold ends the search. Only the lowest q with too many misses
   can therefore pass wrongly, with probability g = 1 - Phi(z). The sets have coverage (1 - b)(1 - g)
   = 1 - a by fixed sequence testing (Angelopoulos et al. 2021, arXiv 2110.01052).
@@ -24,7 +24,7 @@ units, a new unit and noise.
 - A row without usable scores is not counted. An image without usable scores gets no prediction, so
   all classes stay possible.
 
-**Intervals (95%)** of shares r / m of noisy counts hold all p with r - p m within 1.96 standard
+**Intervals (95%)** of shares r / m of noisy counts contain all p with r - p m within 1.96 standard
 deviations of 0. The variance of r - p m, for noisy counts r and m, is the noise's variance plus
 m p (1 - p) (Fieller 1954).
 """
@@ -46,7 +46,7 @@ from dpprobe.results.bootstrap import CONFIDENCE
 Floats = npt.NDArray[np.float64]
 
 COVERAGES = (0.8, 0.9, 0.95, 0.99)
-# Part of the allowed probability of missing the true class that is reserved for noise.
+# Share of the allowed probability of missing the true class that is reserved for noise.
 NOISE_SHARE = 0.1
 # PROBABILITY_EDGES divide the second class's probability into ranges, LABEL_EDGES the true class's
 # probability. Fewer ranges have less total noise; sets need fine ranges of small probabilities.
@@ -60,7 +60,7 @@ ABSTAIN_BELOW = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 WANTED_RATES = (0.8, 0.9, 0.95)
 TREATED_FROM = (0.05, 0.1, 0.2, 0.3, 0.5)
 DIAGRAM_EDGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-# Ranges of the reliability diagram are joined until rows exceed JOINED deviations of their noise.
+# Ranges of the reliability diagram are joined until rows exceed JOINED deviations of noise.
 JOINED = 8.0
 # The logistic regression uses bins whose rows exceed FILLED standard deviations of their noise.
 FILLED = 3.0
@@ -78,13 +78,13 @@ class Share(NamedTuple):
 
 
 def search_temperature(answers: Sequence[float]) -> float:
-    """Returns log2 of the temperature to try next; after the last answer, log2 of the result.
+    """Returns log2 of the next temperature to try; after the last answer, log2 of the result.
 
     The result interpolates between the last two temperatures whose answers differ in sign.
 
     Args:
-      answers: for each temperature tried before, the noisy sum of largest probability minus hit. A
-        positive sum means that the head is too sure, and the temperature must rise.
+      answers: per temperature tried so far, the noisy sum of the largest probability minus hit. A
+        positive sum means that the head is overconfident, so the temperature must rise.
     """
     cold, hot = COLDEST, HOTTEST
     too_sure = unsure = None
@@ -105,8 +105,8 @@ def fit_logistic(
     """Fits slope and offset of a logistic regression to noisy counts at places [bins].
 
     Noise may make counts negative. Counts enter the likelihood linearly, so that their noise
-    cancels. Bins that do not exceed their noise are ignored, because no row may be in them. Places
-    of bins are clipped to twice the range of the middle 80% of rows, because bins may lie far out.
+    cancels. Bins that do not exceed their noise are ignored, because they may be empty. Places are
+    clipped to twice the range of the middle 80% of rows, because bins may be far from the rows.
 
     As in Platt 1999, a share `mixed` of each label's rows counts as the other label, here in
     proportion to the noise. For classes that do not overlap, noisy counts cannot distinguish high
@@ -152,7 +152,7 @@ def fit_logistic(
 
 
 def _solve_ends(part: float, whole: float, part_variance: float, rest_variance: float) -> Floats:
-    """Solves (part - p whole)^2 = z^2 (sampling + noise), which is quadratic in p; returns both."""
+    """Solves (part - p whole)^2 = z^2 (sampling + noise) for p; returns both solutions."""
     z = Z * Z
     square = whole * whole + z * (whole - part_variance - rest_variance)
     middle = part * whole + z * (whole / 2 - part_variance)
@@ -174,14 +174,14 @@ def estimate_share(part: float, whole: float, part_noise: float, rest_noise: flo
     kept = p[np.abs(part - p * whole) <= Z * np.sqrt(sampling + noise)]
     if whole <= 2 * math.hypot(part_noise, rest_noise):
         return Share(0.5, 0.0, 1.0)
-    if not len(kept):  # of many rows, the interval lies between two neighbouring values of p
+    if not len(kept):  # the interval of many rows may be between two neighbouring values of p
         kept = _solve_ends(part, whole, part_noise * part_noise, rest_noise * rest_noise)
     value = min(max(part / whole, 0.0), 1.0)
     return Share(value, min(value, float(kept[0])), max(value, float(kept[-1])))
 
 
 def allowed_misses(n: int, coverage: float) -> tuple[float, float]:
-    """Returns the most misses at a coverage without noise, and the deviations z of the margin."""
+    """Returns the most misses at a coverage without noise, and the margin z in deviations."""
     missed = 1 - coverage
     by_noise = NOISE_SHARE * missed
     by_units = 1 - coverage / (1 - by_noise)
@@ -194,7 +194,7 @@ def find_threshold(
     """Returns the highest threshold whose sets reach a coverage; None if only all classes do.
 
     Args:
-      candidates: thresholds in rising order, with noisy misses and the deviation of their noise.
+      candidates: increasing thresholds, each with noisy misses and the deviation of their noise.
     """
     most, z = allowed_misses(n, coverage)
     highest = None
@@ -210,7 +210,7 @@ def find_threshold(
 def fewest_units(deviation: float, coverage: float = 0.9) -> int:
     """Returns the number of test units below which noise leaves no useful set at a coverage.
 
-    `deviation` is the noise of each count; the margin must hold the noise of four counts.
+    `deviation` is the noise of each count; the margin must cover the noise of four counts.
     """
     _, z = allowed_misses(0, coverage)
     by_units = allowed_misses(1, coverage)[0] - allowed_misses(0, coverage)[0]
@@ -251,7 +251,7 @@ def describe_two(
     """Derives the published numbers of a head of two classes from noisy counts by score and class.
 
     Args:
-      edges: [bins + 1], rising, of the second score minus the first.
+      edges: [bins + 1], increasing, of the second score minus the first score.
       places: [bins], a score in each bin.
       counts: noisy counts [2, bins], rows of the second class first.
       deviation: the standard deviation of each count's noise.
@@ -286,7 +286,7 @@ def probability_ends(edges: Floats, scale: float, offset: float) -> Floats:
 def list_thresholds(
     ends: Floats, positives: Floats, negatives: Floats, deviation: float
 ) -> list[tuple[float, float, float]]:
-    """Lists thresholds at edges; a bin that a threshold divides counts as missed."""
+    """Lists thresholds at edges; a bin divided by a threshold counts as missed."""
     candidates = []
     for threshold in sorted({*ends[1:-1], *(1 - ends[1:-1])}):
         if not 0 < threshold <= 0.5:
@@ -302,7 +302,7 @@ def list_thresholds(
 def _list_sets(candidates: Sequence[tuple[float, float, float]], n: int) -> list[dict[str, float]]:
     thresholds = {coverage: find_threshold(candidates, n, coverage) for coverage in COVERAGES}
     return [
-        # slightly below the edge, because other software may round probabilities at an edge down
+        # slightly below the edge, because other software may round down probabilities at an edge
         {"coverage": coverage, "threshold": threshold * (1 - 1e-6)}
         for coverage, threshold in thresholds.items()
         if threshold is not None
@@ -312,7 +312,7 @@ def _list_sets(candidates: Sequence[tuple[float, float, float]], n: int) -> list
 def join_ranges(
     low: Floats, high: Floats, middle: Floats, hits: Floats, others: Floats, deviation: float
 ) -> list[dict[str, float]]:
-    """Compares probabilities with shares of right predictions, over ranges that have enough rows.
+    """Compares probabilities with shares of right predictions, in ranges with enough rows.
 
     Ranges are joined from high probabilities down, until joined rows exceed the noise and the next
     range belongs to another part of the diagram. Remaining ranges join the last joined range.
@@ -354,11 +354,11 @@ def _observed(share: Share) -> dict[str, float]:
 def list_abstention(
     least: Floats, most: Floats, right: Floats, wrong: Floats, n: int, deviation: float
 ) -> list[dict[str, float]]:
-    """Lists, for limits of the largest probability, shares of answered rows and of right answers.
+    """Lists shares of answered rows and of right answers, per limit of the largest probability.
 
     A limit may divide a range with probabilities from `least` to `most`. The interval of right
-    answers covers the intervals with and without a divided range. The share of answered rows never
-    rises with the limit, although noisy counts may rise.
+    answers covers the intervals with and without the divided range. The share of answered rows
+    never rises with the limit, although noisy counts may.
     """
 
     def estimate_answers(answered: npt.NDArray[np.bool_]) -> tuple[float, Share]:

@@ -1,24 +1,23 @@
-"""Finds the threshold from which a class is named so that few of its units are missed.
+"""Finds the threshold from which a class is predicted, so that few of its units are missed.
 
-An operating point is the highest threshold of a class's probability whose sensitivity is surely at
-least the wanted one. Sensitivity: the share of the class's rows whose probability reaches the
-threshold; specificity: the share of other rows whose probability does not.
+An operating point is the highest threshold of a class's probability whose sensitivity is, with high
+confidence, at least the wanted sensitivity. Sensitivity is the share of the class's rows whose
+probability reaches the threshold, specificity the share of other rows whose probability does not.
 
-**Privacy.** Two classes have the noisy counts of each class per range of the probability already,
-for their calibration (`measure`), so the operating point is computed from released numbers and
-costs nothing. More classes have one further table, `class_counts_by_probability`: the weight of
-rows of the class and of other rows, per fixed range of the class's probability. A row adds its
-weight to one number of the table, and the weights of a unit's rows sum to at most 1, so the
-sensitivity is 1.
+**Privacy.** For two classes, the calibration (`measure`) releases noisy counts per class and range
+of the probability anyway, so the operating point costs nothing. For more classes, another table is
+released, `class_counts_by_probability`: the weight of rows of the class and of other rows, per
+fixed range of the class's probability. A row adds its weight to one number of the table, and the
+weights of a unit's rows sum to at most 1, so the sensitivity is 1.
 
 **Threshold.** Thresholds are edges of the ranges, tried from the lowest on. An edge passes if the
-hypothesis "its sensitivity is at most the wanted one" is rejected at 2.5%, with the variance of the
+hypothesis "the sensitivity is at most the wanted one" is rejected at 2.5%, with the variance of the
 class's rows and of the noise (Fieller 1954). The first edge that fails ends the search. The
-probability that any threshold with too small a sensitivity is published is therefore at most that
-of one test (fixed sequence testing; Angelopoulos et al. 2021, arXiv 2110.01052).
+probability of publishing a threshold with too small a sensitivity is therefore at most the error
+probability of one test (fixed sequence testing; Angelopoulos et al. 2021, arXiv 2110.01052).
 
-**Intervals.** The sensitivity's interval begins above the wanted one, because the threshold passed
-the test. Counts of other rows do not choose the threshold, so the specificity has a usual interval.
+**Intervals.** The sensitivity's interval begins above the wanted value, as the threshold passed the
+test. Counts of other rows do not choose the threshold, so the specificity has a usual interval.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Floats = npt.NDArray[np.float64]
 
 POINT_COUNTS = "class_counts_by_probability"
 POINT_KEYS = {"positive_class", "wanted", "threshold", "sensitivity", "specificity"}
-# Ranges below the threshold of a good head, whose noise decides the fewest units of a class.
+# Ranges below the threshold of a good head; their noise decides the fewest units of a class.
 _RANGES_BELOW = 4
 
 
@@ -52,7 +51,7 @@ class WantedPoint:
 
     @classmethod
     def from_block(cls, block: Any, class_names: Sequence[str]) -> WantedPoint:
-        """Reads what a statement's operating point is for; raises DataError for other values."""
+        """Reads class and sensitivity from a statement; raises DataError for wrong values."""
         stated = read_block("operating_point", block, POINT_KEYS)
         name, wanted = stated["positive_class"], read_real("wanted", stated["wanted"])
         require_true(name in class_names, f"positive_class {name!r}: the head has no such class")
@@ -61,10 +60,10 @@ class WantedPoint:
 
 
 def fewest_of_class(sensitivity: float, deviation: float) -> int:
-    """Returns the test units of a class below which a head that misses none has no threshold.
+    """Returns the fewest test units of a class for which a head without misses has a threshold.
 
-    `deviation` is the standard deviation of each count's noise; the counts of four ranges lie below
-    the threshold, and the noise is as large as its standard deviation says.
+    `deviation` is the standard deviation of each count's noise. Assumes that the counts of four
+    ranges are below the threshold, and that their noise is one standard deviation.
     """
     missed, noise = 1 - sensitivity, sensitivity * deviation * math.sqrt(_RANGES_BELOW)
     # (missed m)^2 = Z^2 (m sensitivity missed + noise^2), the test at m units with none missed
@@ -81,10 +80,10 @@ def find_operating_point(
     deviation: float,
     ranked: bool = True,
 ) -> dict[str, Any]:
-    """Finds the operating point of a class; its numbers are None if no threshold surely suffices.
+    """Finds the operating point of a class; its numbers are None if no threshold passes the test.
 
     Args:
-      ends: [ranges + 1], rising, the class's probability at the edges of the ranges.
+      ends: [ranges + 1], increasing, the class's probability at the edges of the ranges.
       of_class, others: noisy counts [ranges] of rows of the class and of all other rows.
       deviation: the standard deviation of each count's noise.
       ranked: False if all rows have one probability, which no threshold divides.
@@ -111,12 +110,12 @@ def find_operating_point(
 
 
 def _below(edge: float) -> float:
-    """Returns a number slightly below an edge, because software may round probabilities down."""
+    """Returns a number slightly below an edge, because software may round down probabilities."""
     return float(edge) * (1 - 1e-6)
 
 
 def _surely_reaches(counts: Floats, place: int, wanted: float, deviation: float) -> bool:
-    """Tests if the share of rows from a range on exceeds `wanted`, at 2.5%."""
+    """Tests at 2.5% if the share of rows in this and all higher ranges exceeds `wanted`."""
     whole = max(float(counts.sum()), 0.0)
     part = min(float(counts[place:].sum()), whole)
     above, below = math.sqrt(len(counts) - place), math.sqrt(place)
@@ -127,9 +126,9 @@ def _surely_reaches(counts: Floats, place: int, wanted: float, deviation: float)
 def orient_table(
     ends: Floats, positives: Floats, negatives: Floats, position: int
 ) -> tuple[Floats, Floats, Floats]:
-    """Returns the ranges of two classes' probability, and both counts, for the class `position`.
+    """Returns ranges of the probability of class `position` (of two), with both counts.
 
-    `ends` and the counts are given for the second class's probability, its rows first.
+    `ends` and the counts are given for the second class; `positives` are its rows.
     """
     if position == 1:
         return ends, positives, negatives

@@ -1,4 +1,4 @@
-"""States the privacy cost of choosing a release among the study's cells, in each statement."""
+"""States in each bundle the privacy cost of choosing a release among the study's cells."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from typing import Any
 
 
 def fits_block(listed: int) -> dict[str, Any]:
-    """States among how many other fits in its budget an estimator's head was chosen."""
+    """States the number of other fits in the budget of an estimator's head."""
     return {"cells": 0, "epsilon": None, "uncovered": None, "other_fits": listed - 1}

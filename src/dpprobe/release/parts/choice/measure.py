@@ -1,4 +1,4 @@
-"""The privacy cost of choosing a release by looking at a study's results on the same units.
+"""Computes the privacy cost of choosing a release by a study's results on the same units.
 
 **Bound.** A release chosen after seeing a benchmark is a function of the benchmark's heads, their
 test results, and the released head. To training units the choice costs at most as much as
@@ -7,12 +7,12 @@ composition of all mechanisms, for every seed and backbone, at the release's del
 `dpprobe.results.best_head_price` over all epsilons, with one more fit. If a cell is not private,
 the choice has no finite epsilon, because the cell may reveal all rows.
 
-**What counts.** A person may be in several datasets, and a study's file forgets what it listed
+**What counts.** A person may be in several datasets, and a study's file may have listed other cells
 before. So all datasets with units of the release's dataset count: by `same_units_as`, or as
 subsamples and copies with rare classes. All cells and analyses in the results folder count too. A
-unit is assumed to be trained on in all of them, which bounds the cost from above. Another dataset
-with another unit of privacy, or whose labels or images decide who is trained on, has no price for
-the units.
+unit is assumed to be a training unit in all of them, which is an upper bound. Another dataset has
+no price for the units if its unit of privacy differs, or if labels or images decide who is a
+training unit.
 
 **Seeded noise.** The bound assumes noise that nobody can recompute. A benchmark's noise follows
 from the study and the fingerprint of its data. So the bound holds against attackers who lack the
@@ -23,7 +23,7 @@ hold; the statement says so.
 unknown, and no epsilon is stated.
 
 The bound does not cover test units, because benchmarks print test results without noise. Cells
-whose noise cannot be calibrated are left out, because no head exists for them.
+whose noise cannot be calibrated are left out, because they have no head.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ from dpprobe.training.plan_file import plan_method
 
 logger = logging.getLogger("dpprobe")
 
-# Why a choice has no epsilon. Statements of version 2 do not say it in facts.
+# Reasons for a missing epsilon; "unstated" in statements of version 2, which lack the fact.
 NOT_PRIVATE, NOT_KNOWN, UNSTATED = "not_private", "not_known", "unstated"
-# Names of a reason without an epsilon that a statement lists; more are only counted.
+# The most names that a statement lists per reason; further names are only counted.
 _NAMED = 3
-# Noise multipliers of two calibrations to one target differ by less.
+# Noise multipliers of two calibrations to the same target differ by less.
 _SAME_NOISE = 1e-6
 
 
@@ -86,14 +86,14 @@ def choice_block(
     known: Mapping[str, Mapping[str, DataFacts]] | None = None,
     joined: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Bounds the cost of choosing a release among a study's results: a statement's block `choice`.
+    """Bounds the cost of choosing a release among a study's results; returns the block `choice`.
 
-    All cells count that the study lists, or that lie in its results folder, of the dataset and of
-    each dataset with the same units. The block's epsilon is the bound at the release's delta; None
-    without cells, or if some results are not private or not known, which `uncovered` names.
+    All cells of the dataset and of datasets with the same units count, if the study lists them or
+    its results folder has them. The block's epsilon is the bound at the release's delta. It is None
+    without cells, or if some results are not private or unknown; `uncovered` names these results.
 
     Args:
-      known: for each dataset and each backbone with features, the facts from which `auto` chooses.
+      known: the facts from which `auto` chooses, per dataset and backbone with features.
       joined: datasets whose ledgers are added to the ledger of `dataset`.
     """
     known = known or {}
@@ -121,7 +121,7 @@ def choice_block(
 def _not_known(
     study: Study, datasets: Sequence[str], known: Mapping[str, Mapping[str, DataFacts]]
 ) -> list[dict[str, Any]]:
-    """Names the listed cells whose mechanisms nobody knows before features are extracted."""
+    """Lists the cells of the study whose mechanisms are unknown until features are extracted."""
     return [
         _name_result(datasets[0], dataset, "method", f"{backbone}/{name}")
         for dataset in datasets
@@ -133,7 +133,7 @@ def _not_known(
 
 
 def _depends_on_n(method: MethodOptions) -> bool:
-    """True if the mechanisms of a private method differ between numbers of units."""
+    """Returns True if a private method's mechanisms depend on the number of units."""
     if not method.private:
         return False
     try:
@@ -148,7 +148,7 @@ def _bare(mechanism: Mechanism) -> tuple[object, ...]:
 
 
 def _other_rule(study: Study, other: str, unit: str) -> str | None:
-    """Names the reason why the prices of fits on another dataset cannot be added up; else None."""
+    """Returns why the costs of fits on another dataset cannot be added up; None if they can."""
     if study.dataset_unit(other) != unit:
         return "other_unit"
     facts = promise_facts(study.datasets[other])
@@ -162,7 +162,7 @@ def _other_rule(study: Study, other: str, unit: str) -> str | None:
 def _not_private(
     study: Study, dataset: str, sharing: Sequence[str], laid: Mapping[Cell, Fits | None]
 ) -> list[dict[str, Any]]:
-    """Names results, listed or found, that use the dataset's training units without privacy."""
+    """Lists results, in the study or its folder, that use training units without privacy."""
     unit = study.dataset_unit(dataset)
     cells = (
         (cell.dataset, "cell", f"{cell.backbone}/{cell.method}/eps-{cell.epsilon}")
@@ -188,7 +188,7 @@ def _is_exposed(study: Study, cell: Cell) -> bool:
 
 
 def _name_result(dataset: str, other: str, kind: str, name: str | None) -> dict[str, Any]:
-    """Names a result, or the reason of a whole dataset; `dataset` is absent for the release's."""
+    """Describes a result, or a whole dataset; omits `dataset` if it is the release's dataset."""
     named = {} if name is None else {"name": name}
     return {"kind": kind, **({} if other == dataset else {"dataset": other}), **named}
 
@@ -206,7 +206,7 @@ def _plan_cells(
         for dataset, (method, epsilon) in itertools.product(sharing, pairs):
             facts, delta = known.get(dataset, {}), study.dataset_delta(dataset)
             there = next(iter(facts.values()), None)
-            # a cell follows the dataset's metric, a release the metric that it publishes
+            # a cell uses the dataset's metric, a release the metric that it publishes
             cells = {"delta": delta, "metric": study.datasets[dataset].metric}
             target = Target(
                 n=release.n if dataset == sharing[0] or there is None else there.n,
@@ -233,7 +233,7 @@ def _plan_cells(
 def _decide_methods(
     method: MethodOptions, study: Study, facts: Mapping[str, DataFacts], more: Mapping[str, Any]
 ) -> list[tuple[MethodOptions, list[str]]]:
-    """Returns a method, or the choices of `auto`, each with its backbones."""
+    """Returns a method, or each choice of `auto`, with the backbones where it applies."""
     if not method.is_undecided:
         return [(method, list(study.backbones))]
     return [
@@ -242,7 +242,7 @@ def _decide_methods(
 
 
 def _together(planned: Fits | None, laid: Fits | None) -> list[Fits]:
-    """Returns the fits that a cell plans, and those that its files have if they differ."""
+    """Returns the planned fits of a cell, and the fits in its files if they differ."""
     fits = [each for each in (planned, laid) if each is not None]
     if planned is None or laid is None or not _are_alike(planned, laid):
         return fits
@@ -260,7 +260,7 @@ def _are_alike(one: Fits, other: Fits) -> bool:
 
 
 def _merge(fits: Sequence[Fits]) -> list[Fits]:
-    """Adds up the numbers of equal fits, which saves time."""
+    """Merges equal fits and adds up their numbers, which saves time."""
     times: dict[Fits, int] = {}
     for each in fits:
         kind = replace(each, times=1)
@@ -285,7 +285,7 @@ class Steps(PartSteps):
         )
 
     def list_facts(self, dataset: str) -> dict[str, DataFacts]:
-        """Returns the facts of each backbone that has features of a dataset of the study."""
+        """Returns the facts of fits on a dataset, for each backbone with stored features."""
         release, planned, own = self.release, self.planned, dataset == self.release.options.dataset
         facts = {release.options.backbone: planned.facts} if own else {}
         for name in release.study.backbones:
@@ -308,7 +308,7 @@ CHOICE_KEYS = {"cells", "epsilon", "uncovered"}
 
 
 def check_choice(values: Values, plan: Plan, facts: BundleFacts) -> tuple[str, bool]:
-    """Checks the form of a choice, and that its epsilon covers the release too."""
+    """Checks the form of a choice, and that its epsilon exceeds the release's own epsilon."""
     if facts.is_of_estimator:
         expected = fits_block(read_whole("releases", values["ledger"]["releases"]))
         require_same("choice", expected, values["choice"])
@@ -367,7 +367,7 @@ _TEST_UNITS = (
 
 
 def explain_choice(block: Facts, statement: Facts) -> str:
-    """States the cost of choosing a release by results on the same units, or why it has none."""
+    """States the cost of choosing a release by results on the same units, or why it is unknown."""
     if "other_fits" in block:
         return _explain_fits(block["other_fits"])
     cells, epsilon, uncovered = block["cells"], block["epsilon"], block["uncovered"]

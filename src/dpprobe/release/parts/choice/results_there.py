@@ -1,8 +1,8 @@
 """Reads all results of a dataset's units in a study's results folder, also of earlier studies.
 
-A study's file changes, and results stay: a cell that the study no longer lists may have been looked
-at, also one of former options, which is only in the store. A folder of a dataset that the study no
-longer lists counts too, because nothing says that its units are others.
+A study's file may change while results remain. Somebody may have looked at a cell that the study no
+longer lists, or at a cell of former options, which only the store has. Folders of datasets that the
+study no longer lists count too, because their units may be the same.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ FORMER = " of former options "  # between a method's name and the start of a sto
 
 
 def list_sharing(study: Study, dataset: str, joined: Collection[str] = ()) -> list[str]:
-    """Lists a dataset, then the study's datasets that have units of it.
+    """Lists a dataset, then the study's datasets that share units with this dataset.
 
-    Datasets share units by `same_units_as`, or if they have the same images, as subsamples and
-    copies with rare classes do; also through other datasets. `joined` are datasets whose ledgers
-    are added to this dataset's ledger.
+    Datasets share units by `same_units_as`, or if they have the same images, such as subsamples and
+    copies with rare classes; also indirectly. `joined` are datasets whose ledgers are added to this
+    dataset's ledger.
     """
     sharing, waiting = {dataset: None}, [dataset, *joined]
     while waiting:
@@ -48,7 +48,7 @@ def list_sharing(study: Study, dataset: str, joined: Collection[str] = ()) -> li
 
 
 def list_unlisted(study: Study) -> list[str]:
-    """Lists datasets with a folder of results, which the study does not list."""
+    """Lists datasets that have a folder of results, but are not in the study."""
     return sorted(
         {
             path.name
@@ -71,7 +71,7 @@ def read_cells(study: Study, datasets: Sequence[str]) -> Iterator[tuple[Cell, Fi
                 cell = Cell(dataset, backbone, method, epsilon.removeprefix("eps-"))
                 yield cell, _read_fits(folder / STATEMENT_FILE)
     for stored in list_unpublished(Path(study.results_dir)):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # no cell, but a network or audit
+        with suppress(OSError, ValueError, KeyError, TypeError):  # not a cell: a network or audit
             cell = Cell(**read_json(stored / METRICS_FILE)["cell"])
             if cell.dataset in datasets:
                 former = f"{cell.method}{FORMER}{stored.name[:8]}"
@@ -87,7 +87,7 @@ def _read_fits(path: Path) -> Fits | None:
 
 
 def list_unpriced(study: Study, datasets: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields dataset and name of the analyses' results that use training units without a price.
+    """Yields dataset and name of results of analyses that use training units without privacy.
 
     A result counts if the study lists it, or if its file exists.
     """

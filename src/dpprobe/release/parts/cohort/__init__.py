@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def list_faults(wanted: WantedRelease) -> Iterator[str]:
-    """Yields reasons in the study why a release cannot continue its chain of cohorts."""
+    """Yields reasons, known from the study, why a release cannot continue its chain of cohorts."""
     study, release, method = wanted.study, wanted.release, wanted.method
     if release.cohort is None:
         if release.horizon is not None:

@@ -1,4 +1,4 @@
-"""The chain of cohorts that a release continues, and the file for the next release of the chain.
+"""Reads the chain of cohorts that a release continues, and writes the next release's file.
 
     <data_dir>/<dataset>/cohort-<release>.entry-<number>.safetensors    mode 0600
 
@@ -43,7 +43,7 @@ _LOST = "restore the file from a backup, or begin a new chain without `predecess
 
 
 class Link(NamedTuple):
-    """One release in a chain: its dataset, name, label of its cohort, and units."""
+    """One release in a chain: dataset, name, label of its cohort, and number of units."""
 
     dataset: str
     release: str
@@ -68,7 +68,7 @@ class Chain:
 def describe_cohort(
     label: str, earlier: Sequence[Mapping[str, Any]], *, horizon: int | None, n: int
 ) -> dict[str, Any]:
-    """Returns a statement's block `cohort`: which units a head has learned from.
+    """Returns a statement's block `cohort`: the units on which a head was trained.
 
     Raises ConfigError for a horizon out of range, PrivacyError for a place beyond the horizon.
     """
@@ -195,7 +195,7 @@ class Steps(PartSteps):
 
     @cached_property
     def _running(self) -> RunningSums | None:
-        """The running sums that the fit continues; raises an error if options break the chain."""
+        """The running sums that the fit continues; raises an error if options do not match."""
         if (chain := self._chain) is None:
             return None
         release, method, dataset = self.release, self.planned.method, self.release.options.dataset
@@ -217,7 +217,7 @@ class Steps(PartSteps):
         return RunningSums(chain.factorisation, chain.cohorts, names=names, n=self.planned.plan.n)
 
     def list_binds(self) -> dict[str, str]:
-        """Hashes options and facts that all releases of a chain share, by their names in errors."""
+        """Hashes options and facts that all releases of a chain share, by name (for errors)."""
         release, planned, store = self.release, self.planned, self.release.stores[0]
         return {
             "method": hash_value(published_options(planned.method)),
@@ -242,7 +242,7 @@ class Steps(PartSteps):
         )
 
     def count_useful(self) -> DataFacts | None:
-        """Returns facts of all cohorts for the planner, because benchmarks have new rows only."""
+        """Returns facts of all cohorts for the planner, because benchmarks have only new rows."""
         running, facts = self._running, self.planned.facts
         if running is None or not running.earlier:
             return None
@@ -307,7 +307,7 @@ def check_cohort(values: Values, plan: Plan) -> tuple[str, bool]:
 
 
 def explain_cohort(block: Facts | None, unit: UnitWords, statement: Facts) -> dict[str, Any]:
-    """States which units a head has learned from, and which releases their epsilon covers."""
+    """States on which units a head was trained, and which releases their epsilon covers."""
     if block is None:
         return {"cohort": None}
     place, horizon, names = (

@@ -34,7 +34,7 @@ class EvaluateOptions(Options):
 
     @field_serializer("metric")
     def _write_metric(self, metric: Headline | None) -> Headline | None:
-        """Writes accuracy as None, so that a release with the default metric has one hash."""
+        """Writes accuracy as None, so that stating the default metric does not change the hash."""
         return None if metric == "accuracy" else metric
 
     @property

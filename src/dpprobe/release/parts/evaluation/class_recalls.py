@@ -1,4 +1,4 @@
-"""Recall of each class of a released head, from noisy counts of the private test units.
+"""Estimates the recall of each class of a released head from noisy counts of test units.
 
 **Mechanism.** A noisy table of 2 K numbers is released: for each of K classes, the weights of right
 and of wrong predictions. A test example adds its weight to one number of the table, and a null row
@@ -9,7 +9,7 @@ adds nothing. The weights of a unit's rows sum to at most 1, so a unit adds a ve
 sampling variance and a noise variance. With m units, the sampling variance is p (1 - p) / m, with p
 moved towards a half (Agresti and Coull 1998). The noise variance is s^2 (p^2 + (1 - p)^2) / m^2, if
 each count's noise has standard deviation s (delta method). Macro accuracy is the mean of recalls.
-The interval of worst-class recall holds the lowest recall: each class has an interval at a
+The interval of worst-class recall covers the lowest recall: each class has an interval at a
 confidence of 1 - 0.05 / K (Bonferroni).
 
 A class whose number of units does not clearly exceed the noise has no recall. If a class has no
@@ -36,7 +36,7 @@ CLASS_COUNTS = "class_counts"
 
 
 class Estimate(NamedTuple):
-    """A test result; its 95% interval and standard error cover sampling and noise."""
+    """A test result with 95% interval and standard error, which cover sampling and noise."""
 
     value: float
     low: float
@@ -68,7 +68,7 @@ def count_answers(
 
 
 def class_deviation(deviation: float) -> float:
-    """Returns the standard deviation of the noise of a class's units, a sum of two counts."""
+    """Returns the standard deviation of the noise on a class's number of units (two counts)."""
     return deviation * math.sqrt(2)
 
 
@@ -103,8 +103,8 @@ def estimate_recalls(
 def _recall_errors(recalls: Floats, units: Floats, deviation: float, z: float) -> Floats:
     """Returns the standard error of each recall, from sampling and noise.
 
-    Each number of units is lowered by one standard deviation of its noise: only classes with large
-    noisy numbers are measured, so their noise tends to be positive.
+    Each number of units is lowered by one standard deviation of its noise, because only classes
+    with large noisy numbers are measured, whose noise tends to be positive.
     """
     units = units - class_deviation(deviation)
     moved = (recalls * units + z**2 / 2) / (units + z**2)

@@ -1,14 +1,14 @@
-"""A noisy result of a released head on the private test units, with its own epsilon.
+"""Measures a released head on the private test units with noise, for a separate epsilon.
 
 **Units.** The number n of test units is public. Two neighbouring test splits differ in one unit,
-whose rows are null rows in one of the splits. If patients are units, a row of a patient with m test
+whose rows are null rows in one split. If patients are units, a row of a patient with m test
 examples has weight 1 / m, rounded down. The weights of a unit's rows therefore sum to at most 1. A
 null row has NaN as scores and is not counted. A row's scores depend on the row and on the head,
 which may be any earlier release, because composition is adaptive.
 
-**Accuracy.** The sum of weight times hit over rows is released; a row's hit is the share of its
-labels that is right, in [0, 1]. A unit adds at most 1 and null rows add 0, so the sum has
-sensitivity 1. The accuracy is the noisy sum divided by n, clamped to [0, 1].
+**Accuracy.** The sum over rows of weight times hit is released; a row's hit is the share of its
+labels that are predicted correctly, in [0, 1]. A unit adds at most 1 and null rows add 0, so the
+sum has sensitivity 1. The accuracy is the noisy sum divided by n, clamped to [0, 1].
 
 **AUC.** The AUC of two classes, or the mean AUC of several labels, comes from two released tables:
 
@@ -27,9 +27,9 @@ All sums are whole numbers of steps of a public grid. Weights are rounded toward
 lengthens a vector, so the epsilon is exact (`privacy.releases`).
 
 **Interval.** The 95% interval covers both the choice of test units and the noise, and has a width
-above 0. An accuracy's interval holds each p that the noisy sum does not contradict at 2.5% on
+above 0. An accuracy's interval contains each p that the noisy sum does not reject at 2.5% on
 either side, if hits are coin tosses. An accuracy's interval is exact for hits of 0 and 1, for any
-n; other hits vary less. An AUC's interval holds the areas within 1.96 standard deviations of the
+n; other hits vary less. An AUC's interval contains the areas within 1.96 standard deviations of the
 value. An area's variance is the sampling variance (Newcombe 2006, method 5, from Hanley and McNeil
 1982) plus the simulated variance of the noise.
 """
@@ -86,7 +86,7 @@ logger = logging.getLogger("dpprobe")
 Metric = Literal["accuracy", "auc", "macro_accuracy"]
 Floats = npt.NDArray[np.float64]
 
-# The largest standard deviation of noise with which an accuracy is worth measuring.
+# The largest standard deviation of noise for which an accuracy is worth measuring.
 MOST_NOISE = 0.2
 ACCURACY, RANGES = "accuracy", "score_ranges"
 # The number of labels that an AUC leaves out, because they are too rare to measure.
@@ -97,7 +97,7 @@ LARGEST_SCORE, RANGES_COUNT = 1000.0, 64
 FEWEST_BINS, MOST_BINS = 16, 128
 # Counts of ranges below EMPTY standard deviations of their noise are taken as 0.
 EMPTY = 2.0
-SIMULATIONS = 4000  # draws of the noise on counts, whose areas give an area's error
+SIMULATIONS = 4000  # number of noise draws that simulate an area's error
 # Logit of the outermost quantile that is a bin edge: quantiles are dense at both ends, for rare
 # labels.
 _TAIL = 4.5
@@ -108,7 +108,7 @@ class ScoreCounts(NamedTuple):
     """Noisy counts of test examples by label and score.
 
     Attributes:
-      edges: each label's rising bin edges, [labels, bins + 1], in asinh(score / SCORE_UNIT).
+      edges: each label's increasing bin edges, [labels, bins + 1], in asinh(score / SCORE_UNIT).
       counts: [labels, 2, bins], rows with the label first.
       deviation: the standard deviation of each count's noise.
     """
@@ -157,7 +157,7 @@ def evaluate_heads(
     calibration: Calibration | None = None,
     keep_counts: bool = False,
 ) -> dict[str, Any]:
-    """Measures one released head on the test units: the block `evaluation` of a statement.
+    """Measures one released head on the test units; returns a statement's block `evaluation`.
 
     Args:
       plan: has the noise of `evaluation_mechanisms` on n = test units.
@@ -200,9 +200,9 @@ def evaluate_heads(
 def check_telling(plan: Plan, *, classes: int = 2) -> None:
     """Checks, by public numbers, that noise does not hide a test result.
 
-    Raises PrivacyError for accuracy noise of a standard deviation above `MOST_NOISE`, and for an
-    AUC or macro accuracy that even equal classes would leave without a result in over 5% of
-    releases; `classes` is 2 for several labels.
+    Raises PrivacyError if accuracy noise has a standard deviation above `MOST_NOISE`, or if over 5%
+    of releases would have no AUC or macro accuracy even with classes of equal size. `classes` is 2
+    for several labels.
     """
     if [mechanism.name for mechanism in plan.mechanisms] == [ACCURACY]:
         noise = plan.mechanisms[0].noise_multiplier / plan.n
@@ -223,7 +223,7 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
 
 
 def enough_of_a_class(plan: Plan, *, classes: int) -> float:
-    """Returns the test units of each class with which 95% of releases have a result.
+    """Returns the number of test units per class for which 95% of releases have a result.
 
     For several labels, `classes` is 2: rows with and without a label.
     """
@@ -340,7 +340,7 @@ def release_score_counts(
 def _rank_rows(
     scores: npt.NDArray[Any], labels: npt.NDArray[Any]
 ) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Returns margins that rank rows by each label, and flags for rows with it: [rows, labels]."""
+    """Returns margins that rank rows by each label, and which rows have it: [rows, labels]."""
     wide = scores.astype(np.float64)
     if labels.ndim == 2:
         return wide, labels != 0
@@ -386,7 +386,7 @@ def area_estimate(counts: Floats, deviation: float) -> tuple[Estimate, int]:
     noise = simulate_noise(kept, deviation)
 
     def area_spread(area: float) -> float:
-        # labels share rows, so errors of all labels may have one sign
+        # labels share rows, so errors of all labels may have the same sign
         shifted = np.clip(areas + (area - areas.mean()), 0, 1)
         sampling = np.sqrt(_sampling_variance(shifted, *totals[enough].T)).mean()
         return math.hypot(sampling, noise)
@@ -431,7 +431,7 @@ def _sampling_variance(area: Floats, positives: Floats, negatives: Floats) -> Fl
 
 
 def _interval_end(value: float, bound: float, spread: Any) -> float:
-    """Returns the interval's end: the area nearest to `bound` that the value does not reject."""
+    """Returns an end of the interval: the area nearest to `bound` that the value allows."""
 
     def distance_to_bound(area: float) -> float:
         return float(abs(value - area) - _Z * spread(area))
@@ -470,7 +470,7 @@ class Steps(PartSteps):
             )
 
     def needs(self) -> tuple[str, ...]:
-        """Names `calibrate` if it has separate counts, because it must be measured first."""
+        """Names `calibrate` if its counts are separate, because it must be measured first."""
         return ("calibration",) if "calibration" in self.planned.plans else ()
 
     def measure(self, draw: Draw) -> Block:

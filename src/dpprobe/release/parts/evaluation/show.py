@@ -38,11 +38,11 @@ from dpprobe.release.stated_values import (
 )
 
 METRICS = {"accuracy": "Accuracy", "auc": "AUC", "macro_accuracy": "Macro accuracy"}
-# The widest 95% interval of a test result that is stated at all.
+# The widest 95% interval with which a test result is stated.
 WIDEST_INTERVAL = 0.8
-# The widest 95% interval of a result that is stated as a value; wider intervals precede the value.
+# The widest 95% interval that follows the value; wider intervals precede the value.
 WIDE_INTERVAL = 0.1
-# Results with a wider interval say that there are few test units for the epsilon.
+# With a wider interval, documents state that test units are few for the epsilon.
 _FEW = 0.2
 
 EVALUATION_KEYS = {"metric", "value", "interval", "standard_error"}
@@ -67,7 +67,7 @@ def check_evaluation(values: Values, plan: Plan, facts: BundleFacts) -> tuple[st
 
 
 def list_wanted(block: Facts, facts: BundleFacts) -> tuple[Mechanism, ...]:
-    """Returns the mechanisms of a test result by its metric."""
+    """Returns the mechanisms of a test result, which depend on its metric."""
     return evaluation_mechanisms(
         block["metric"], classes=len(facts.class_names), multi_label=facts.multi_label
     )
@@ -101,7 +101,7 @@ def _require_estimate(stated: Estimate, computed: Estimate) -> None:
 
 
 def _check_area(block: Values, stated: Estimate, tested: Plan, classes: int) -> None:
-    """Recomputes an AUC if its noisy counts are published, which calibrations need."""
+    """Recomputes an AUC if its noisy counts are published for a calibration."""
     left_out = block[LEFT_OUT]
     if SCORE_COUNTS not in block:
         read_whole(f"{LEFT_OUT} + 1", left_out + 1, largest=classes + 1)
@@ -140,7 +140,7 @@ def is_telling(evaluation: Mapping[str, Any]) -> bool:
 
 
 def show_result(block: Facts | None, unit: UnitWords, statement: Facts) -> dict[str, Any]:
-    """Returns a test result's values for documents; `telling` is False if it excludes little."""
+    """Returns a test result's values for documents; `telling` is False for a very wide interval."""
     if block is None:
         return {"evaluation": None, "measured": None, "telling": False}
     return {
@@ -155,7 +155,7 @@ def show_result(block: Facts | None, unit: UnitWords, statement: Facts) -> dict[
 
 
 def _explain_result(block: Facts, unit: UnitWords) -> str:
-    """Explains what was measured, with what the metric leaves out, and a wide interval."""
+    """Explains what was measured, what the metric leaves out, and a wide interval."""
     what = {
         "accuracy": "accuracy",
         "auc": "area under the ROC curve",
@@ -197,7 +197,7 @@ def _explain_metric(block: Facts) -> str:
 
 
 def _explain_composition(block: Facts, unit: UnitWords, statement: Facts) -> str:
-    """States the epsilon of training and test units; an image on both sides stops a release."""
+    """States the epsilons of training and test units; no image may be on both sides."""
     tested = statement["test_units"]
     split = tested["split"]
     drawn = (
@@ -216,7 +216,7 @@ def _explain_composition(block: Facts, unit: UnitWords, statement: Facts) -> str
 
 
 def _explain_comparison(compared: Sequence[str] | None, unit: UnitWords, statement: Facts) -> str:
-    """States how images of both sides were compared.
+    """States how training images were compared with test images.
 
     Each site compares its own images, and a statement has only the comparison of one site.
     """
@@ -253,7 +253,7 @@ def round_result(evaluation: Mapping[str, Any]) -> float:
 
 
 def _state_worst(worst: Mapping[str, Any], mean: float) -> str:
-    """States worst-class recall; names no class if the noise may have decided which is worst."""
+    """States worst-class recall; names no class if noise may have decided which is worst."""
     low, high = worst["interval"]
     if high >= mean:
         return (

@@ -1,4 +1,4 @@
-"""The audit that supports a release's guarantee: a white-box audit of heads with the same plan.
+"""Reads the audit that supports a release's guarantee: white-box, of heads with the same plan.
 
 An audit's evidence reveals nothing about private examples. Audits run on synthetic rows, made from
 public facts of the statement: n, the dimension, the number of classes and the plan.
@@ -43,12 +43,12 @@ class Evidence(BaseModel):
 
 
 def read_evidence(audit: Path, plan: Plan) -> dict[str, Any] | None:
-    """Returns an audit's evidence on a release; None for another plan; PrivacyError if refuted."""
+    """Returns an audit's evidence; None for another plan; PrivacyError if a test refuted it."""
     record = AuditRecord.read(audit)
     box = record.white_box
     if box is None:
         return None
-    # A release draws other noise than the audited cell, with an equal distribution.
+    # A release draws new noise with the distribution of the audited cell.
     audited, wanted = plan_identity(record.plan), plan_identity(plan.to_dict())
     if other := [key for key in wanted if key != "accountant" and audited[key] != wanted[key]]:
         logger.warning(
@@ -103,7 +103,7 @@ def check_evidence(values: Values, plan: Plan) -> tuple[str, bool]:
 
 
 def in_words(evidence: Mapping[str, Any] | None) -> str:
-    """Describes the result of an audit in plain words, or says that the bundle states none."""
+    """Describes the result of an audit in plain words, or states that the bundle has none."""
     if evidence is None:
         return "This bundle states no audit of heads of the same method and noise."
     return (

@@ -1,4 +1,4 @@
-"""The release part `monitor`: noisy tables of the test images, to be compared with new images."""
+"""The release part `monitor`: noisy tables of test images, for comparison with new images."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Noisy tables of private test units, with which `predict` compares new images, and their epsilon.
+"""Releases noisy tables of private test units, with which `predict` compares new images.
 
-The module `evaluation.measure` defines units, weights and null rows. The mechanism `monitor_counts`
+See the module `evaluation.measure` for units, weights and null rows. The mechanism `monitor_counts`
 releases all t tables of `image_monitor` at once. A row adds its weight to one entry of each table,
 so a row adds a vector of norm sqrt(t) times the weight. A unit's weights sum to at most 1, so a
 unit adds a vector of norm at most sqrt(t): the sensitivity. A null row has scores that are not
@@ -103,13 +103,13 @@ def monitor_head(
     link: Link,
     together: float | None,
 ) -> dict[str, Any]:
-    """Counts the test units of one released head: the block `monitor` of a statement.
+    """Counts test units by a released head's outputs; returns a statement's block `monitor`.
 
     Args:
       plan: has the noise of `monitor_mechanisms` on n = test units.
       probe_norm: L2 norm of the backbone's features of the public test image.
       link: converts scores to probabilities, after the calibration if there is one.
-      together: the epsilon of all that test units are measured for; None for the monitor alone.
+      together: the epsilon of all measurements on test units; None if there are no others.
     """
     features, unusual = draw.features, draw.heads.typical is not None
     releases = open_releases(draw, plan, monitor_mechanisms(unusual=unusual))
@@ -183,7 +183,7 @@ class Steps(PartSteps):
         check_monitor_size(self.planned.plans["monitor"])
 
     def extend_head(self, heads: Heads, moments: Mapping[str, torch.Tensor]) -> Heads:
-        """Adds typical directions, computed from released moments at no privacy cost."""
+        """Adds typical directions, which are computed from released moments at no privacy cost."""
         centre, name = heads.transforms[0].arrays.get(kinds.CENTRE), moment_name(self.planned.plan)
         typical = monitor.find_directions(
             None if centre is None else centre.cpu().numpy(),
@@ -237,7 +237,7 @@ def check_monitor(
 
 
 def check_totals(tables: Values, sizes: Mapping[str, int], tested: Plan) -> None:
-    """Checks that all tables count equally many rows, apart from noise."""
+    """Checks that all tables have the same total number of rows, apart from noise."""
     (item,) = tested.mechanisms
     deviation, totals = item.noise_scale, {}
     for name, size in sizes.items():

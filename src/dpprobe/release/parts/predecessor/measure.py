@@ -1,4 +1,4 @@
-"""The predecessor of a release, named by digest in privacy.json, and the chain of predecessors.
+"""Identifies the predecessor of a release by digest, and checks the chain of predecessors.
 
 The name and digest of a published bundle are public. A bundle's digest is the SHA-256 of its
 SHA256SUMS, which covers the bundle's statement, and so the digests of all its predecessors.
@@ -34,7 +34,7 @@ NAME = "predecessors"
 
 
 def check_predecessors(checks: Checks, values: Values | None, folders: Sequence[Path]) -> None:
-    """Checks the chain of predecessors, each in one of the folders or directly inside them."""
+    """Checks the chain of predecessors, which are the given folders or directly inside them."""
     if folders:
         checks.run_check(NAME, _follow_chain, values, folders)
         return
@@ -51,7 +51,7 @@ def check_predecessors(checks: Checks, values: Values | None, folders: Sequence[
 
 
 def _follow_chain(values: Values, folders: Sequence[Path]) -> tuple[str, bool]:
-    """Compares each predecessor's digest and name; digests cover older digests, so chains end."""
+    """Compares each predecessor's digest and name; ends, because digests cover older digests."""
     bundles = {bundle_digest(each): each for folder in folders for each in _list_bundles(folder)}
     followed: list[str] = []
     named = READER.read(values)

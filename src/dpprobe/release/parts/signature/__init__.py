@@ -1,4 +1,4 @@
-"""The part `sign_key`: an Ed25519 signature of the bundle."""
+"""The release part `sign_key`: an Ed25519 signature of the bundle."""
 
 from __future__ import annotations
 

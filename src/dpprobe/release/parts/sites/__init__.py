@@ -1,4 +1,4 @@
-"""The part `sites`: several sites train one head, and no site sends an image or an exact sum."""
+"""The release part `sites`: several sites train one head without sending images or exact sums."""
 
 from __future__ import annotations
 

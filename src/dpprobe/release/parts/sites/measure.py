@@ -30,7 +30,7 @@ class Steps(PartSteps):
         return SeveralSites(release, asked)
 
     def count_useful(self) -> DataFacts:
-        """Returns facts of all sites for the planner; benchmarks have this site's rows only."""
+        """Returns facts of all sites for the planner; benchmarks have only this site's rows."""
         return self.planned.facts
 
 

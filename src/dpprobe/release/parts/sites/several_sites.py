@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-_POLL_SECONDS = 2.0  # time between checks for other sites' files
+_POLL_SECONDS = 2.0  # seconds between checks for other sites' files
 
 
 class SeveralSites(Transport):
@@ -91,7 +91,7 @@ class SeveralSites(Transport):
 
         Raises:
           WaitingError: if a site's offer is missing.
-          PrivacyError: if terms differ, or this site's offer is no longer true.
+          PrivacyError: if terms differ, or this site's offer is out of date.
         """
         agreement = read_agreement(self.private)
         if agreement is None:
@@ -111,7 +111,7 @@ class SeveralSites(Transport):
         return AgreedSites(self, agreement)
 
     def make_offer(self, prepare: Callable[[], None]) -> tuple[Offer, Path]:
-        """Writes this site's offer into the exchange; keeps an earlier offer that is still true.
+        """Writes this site's offer into the exchange; keeps an earlier offer if still up to date.
 
         Raises PrivacyError if the release is booked under another offer.
         """
@@ -173,7 +173,7 @@ class SeveralSites(Transport):
             booked = entry
 
     def note_unbooked(self) -> None:
-        """Removes an abandoned release's agreement; PrivacyError if this site's sums were sent."""
+        """Removes an abandoned release's agreement; PrivacyError if this site has sent sums."""
         if has_sent(self.private):
             raise PrivacyError(
                 f"{self.private}: has sums that were sent, but the ledger has no entry of release "
@@ -183,7 +183,7 @@ class SeveralSites(Transport):
         (self.private / AGREEMENT_FILE).unlink(missing_ok=True)
 
     def send_all_again(self) -> None:
-        """Copies all messages that the exchange lacks, because other sites may still need them."""
+        """Copies missing messages to the exchange, because other sites may still need them."""
         for sent in sorted(self.private.glob("sums-*.safetensors")):
             path = self.folder / f"{sent.stem}.{self.options.name}.safetensors"
             if not path.exists():
@@ -192,7 +192,7 @@ class SeveralSites(Transport):
 
 
 class AgreedSites(Agreed):
-    """One site's part in a release whose sites have agreed."""
+    """One site's role in a release whose sites have agreed."""
 
     def __init__(self, site: SeveralSites, agreement: Agreement) -> None:
         self.site, self.release, self.options = site, site.release, site.options
@@ -230,7 +230,7 @@ class AgreedSites(Agreed):
         return secret
 
     def price_shares(self, plan: Plan) -> Plan:
-        """Returns a plan whose epsilon covers noise in shares of several sites."""
+        """Returns a plan whose epsilon covers noise that several sites draw in shares."""
         options = self.options
         if options.aggregator is not None:
             return plan
@@ -322,7 +322,7 @@ def _read_signer(options: SitesOptions) -> Ed25519PrivateKey:
 
 
 def list_terms(release: AskedRelease, options: SitesOptions) -> dict[str, Any]:
-    """Returns the terms that must be equal at all sites, by the names that errors use."""
+    """Returns the terms that must be equal at all sites, by their names in error messages."""
     store, method, asked = release.stores[0], release.asked_method, release.options
     blocks = {
         part.key: (block := asked.block(part.options)) and block.model_dump(mode="json")
@@ -364,7 +364,7 @@ def describe_sites(
     smallest_share: float | None,
     coordinates: int,
 ) -> dict[str, Any]:
-    """Returns a statement's block `sites`: who trained the head, with which assumptions."""
+    """Returns a statement's block `sites`: who trained the head, and with which assumptions."""
     honest, penalty = len(names) - colluders, None
     if aggregator is None and honest > 1:
         assert smallest_share is not None

@@ -1,4 +1,4 @@
-"""States the ledger's total epsilon, computed after the release is booked."""
+"""States the ledger's total epsilon, which is computed after booking the release."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def check_ledger(values: Values, plan: Plan) -> tuple[str, bool]:
 
 
 def state_spent(ledger: Facts, unit: UnitWords, statement: Facts) -> str:
-    """States the ledger's total; nobody knows releases that the ledger does not list."""
+    """States the ledger's total, which cannot include releases outside the ledger."""
     one, bound = unit.one, "" if ledger["exact"] else "at most "
     price = f"epsilon {format_epsilon(ledger['epsilon'])} at delta {format_small(ledger['delta'])}"
     if ledger["releases"] == 1:
