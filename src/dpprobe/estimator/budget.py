@@ -21,13 +21,8 @@ from dpprobe.errors import PrivacyError
 from dpprobe.estimator.given_values import read_number, read_risk
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Booking, check_delta
-from dpprobe.release.ledger.ledger_prices import (
-    Limits,
-    Spent,
-    bound_bookings,
-    compose_bookings,
-    refuse_excess,
-)
+from dpprobe.release.ledger.ledger_limits import Limits, refuse_excess
+from dpprobe.release.ledger.ledger_prices import Spent, bound_bookings, compose_bookings
 from dpprobe.release.ledger.ledger_units import unit_words
 from dpprobe.study.reserved_names import LEDGER_FILE
 

@@ -16,7 +16,7 @@ from dpprobe.heads.options import MethodOptions
 from dpprobe.json_values import hash_value
 from dpprobe.options import resolve_path
 from dpprobe.release.ledger.ledger import Ledger
-from dpprobe.release.ledger.ledger_prices import Limits
+from dpprobe.release.ledger.ledger_limits import Limits
 from dpprobe.release.ledger.ledger_units import Units, find_tables
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.release_data import release_delta

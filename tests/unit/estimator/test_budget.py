@@ -22,7 +22,7 @@ from dpprobe.privacy.plan import Selection
 from dpprobe.privacy.risk import Risk
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Booking, Part
-from dpprobe.release.ledger.ledger_prices import Limits
+from dpprobe.release.ledger.ledger_limits import Limits
 from dpprobe.study.reserved_names import LEDGER_FILE
 from tests.support.classifiers import DELTA, make_budget, make_private, make_rows
 from tests.support.mechanisms import gaussians

@@ -16,7 +16,7 @@ from dpprobe.errors import DataError
 from dpprobe.privacy.statement_words import format_epsilon
 from dpprobe.release.bundle import FACTS_FILE, Bundle, bundle_digest, read_bundle
 from dpprobe.release.ledger.ledger import Ledger
-from dpprobe.release.ledger.ledger_prices import Limits
+from dpprobe.release.ledger.ledger_limits import Limits
 from dpprobe.release.parts.evaluation.show import METRICS
 from dpprobe.release.release_notes import state_difference, write_notes
 from tests.support.bundles import LEDGER, PRIORS, write_example

@@ -25,8 +25,8 @@ from dpprobe.errors import PrivacyError
 from dpprobe.files.atomic_writes import flush_to_disk
 from dpprobe.privacy.limits import round_up
 from dpprobe.release.ledger.ledger_file import Booking, Content, Entry, LedgerFile, find_named
+from dpprobe.release.ledger.ledger_limits import Limits, refuse_excess
 from dpprobe.release.ledger.ledger_prices import (
-    Limits,
     Spent,
     compose_bookings,
     explain_unsure,
@@ -34,7 +34,6 @@ from dpprobe.release.ledger.ledger_prices import (
     list_unsure,
     price_meetings,
     price_parts,
-    refuse_excess,
 )
 from dpprobe.release.ledger.ledger_units import (
     Units,

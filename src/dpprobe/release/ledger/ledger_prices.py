@@ -1,4 +1,4 @@
-"""Adds up the cost of one dataset's releases to one unit, and compares the total with limits.
+"""Adds up the cost of one dataset's releases to one unit.
 
 **Sides.** In each split, the rows of a unit are on one side: training examples or test examples.
 Replacing a unit's rows by null rows changes the sums of mechanisms on the unit's side, each by at
@@ -33,7 +33,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpprobe.errors import BudgetError
 from dpprobe.privacy.accountants import (
     Fits,
     all_together,
@@ -43,27 +42,11 @@ from dpprobe.privacy.accountants import (
 )
 from dpprobe.privacy.limits import round_up
 from dpprobe.privacy.plan import Mechanism
-from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.trade_off import Allowed, bound_attacks
 from dpprobe.release.ledger.ledger_file import Booking, Part, Side, check_delta
 
 # Up to this number of two-sided splits, all choices of sides (2^6 = 64) are composed.
 MOST_SPLITS = 6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits on the total privacy cost, to one unit, of all releases from one dataset.
-
-    Attributes:
-      delta: the delta at which the epsilon of all releases must not exceed `max_epsilon`.
-      max_epsilon: None for no limit on epsilon.
-      max_risk: the largest risk from attacks on all releases together; None for no limit.
-    """
-
-    delta: float
-    max_epsilon: float | None = None
-    max_risk: Risk | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,33 +67,6 @@ class Spent:
             "epsilon": self.epsilon,
             "exact": self.exact,
         }
-
-
-def refuse_excess(
-    booked: Sequence[Booking], booking: Booking, limits: Limits, *, ledger: str
-) -> None:
-    """Raises BudgetError if `booking` and the bookings `booked`, from `ledger`, exceed a limit."""
-    delta, max_epsilon, max_risk = limits.delta, limits.max_epsilon, limits.max_risk
-    every = [*booked, booking]
-    if max_epsilon is not None:
-        spent = compose_bookings(every, delta)
-        if not spent.epsilon <= max_epsilon:
-            before = compose_bookings(booked, delta).epsilon
-            raise BudgetError(
-                f"release {booking.release!r}: the total epsilon of a unit would be "
-                f"{spent.epsilon:g} at delta {delta:g} (without this release {before:g}, by "
-                f"{ledger}), above max_epsilon {max_epsilon:g}; write a smaller epsilon, or raise "
-                f"max_epsilon{_explain_unsure_total(every)}"
-            )
-    if max_risk is not None:
-        reached = max_risk.measure(bound_bookings(every, max_risk.rates, delta))
-        if not reached <= max_risk.target:
-            before = max_risk.measure(bound_bookings(booked, max_risk.rates, delta))
-            raise BudgetError(
-                f"release {booking.release!r}: attacks on a unit could reach {reached:g} (without "
-                f"this release {before:g}, by {ledger}), above max_risk {max_risk}. Write a "
-                f"smaller epsilon, or raise max_risk{_explain_unsure_total(every)}"
-            )
 
 
 def list_unsure(bookings: Sequence[Booking]) -> list[Booking]:
@@ -138,11 +94,6 @@ def explain_unsure(unsure: Sequence[Booking]) -> str:
         "both splits. The total therefore adds up both sides. Keep split tables and images in "
         "place: the next release of the same images compares them"
     )
-
-
-def _explain_unsure_total(bookings: Sequence[Booking]) -> str:
-    unsure = list_unsure(bookings)
-    return f". {explain_unsure(unsure)}" if unsure else ""
 
 
 def compose_bookings(bookings: Sequence[Booking], delta: float) -> Spent:

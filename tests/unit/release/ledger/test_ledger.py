@@ -30,7 +30,8 @@ from dpprobe.privacy.target import Target
 from dpprobe.release.ledger import ledger_file, ledger_prices
 from dpprobe.release.ledger.ledger import Ledger, describe_ledger
 from dpprobe.release.ledger.ledger_file import Booking, Part, Side
-from dpprobe.release.ledger.ledger_prices import Limits, Spent, compose_bookings
+from dpprobe.release.ledger.ledger_limits import Limits
+from dpprobe.release.ledger.ledger_prices import Spent, compose_bookings
 from tests.support.mechanisms import exact_epsilon, gaussians
 from tests.support.refusals import check_tokens, refusal_of, refuses
 

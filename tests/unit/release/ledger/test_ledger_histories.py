@@ -23,7 +23,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from dpprobe.errors import BudgetError, DataError, PrivacyError
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Booking
-from dpprobe.release.ledger.ledger_prices import Limits, Spent
+from dpprobe.release.ledger.ledger_limits import Limits
+from dpprobe.release.ledger.ledger_prices import Spent
 from tests.support.mechanisms import exact_epsilon
 from tests.unit.release.ledger.test_ledger import DELTA, gaussian, part
 from tests.unit.release.ledger.test_ledger_prices import rounded_up

@@ -26,7 +26,8 @@ from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.running_sums import Factorisation
 from dpprobe.release.ledger.ledger import Ledger, describe_ledger
 from dpprobe.release.ledger.ledger_file import Booking
-from dpprobe.release.ledger.ledger_prices import Limits, bound_bookings, compose_bookings
+from dpprobe.release.ledger.ledger_limits import Limits
+from dpprobe.release.ledger.ledger_prices import bound_bookings, compose_bookings
 from dpprobe.release.ledger.ledger_units import (
     Contents,
     Units,
