@@ -203,6 +203,42 @@ def test_grids_and_shapes_follow_from_public_facts(name: str) -> None:
     assert seen[0]
 
 
+# Options that change what a fit adds up.
+OTHER_OPTIONS: list[dict[str, Any]] = [
+    {"max_row_norm": 0.3},
+    {"intercept": 0.6},
+    {"max_labels": 1},
+    {"max_grad_norm": 0.02},
+    {"class_weights": [1, 0.5, 0.25]},
+    {"normalize": "layer_norm"},
+]
+
+
+@EACH
+def test_a_fit_uses_no_sums_that_another_fit_cached(name: str) -> None:
+    """All trials of a search train on one training set, which caches sums."""
+    rows, labels = torch.randn(30, 4), torch.arange(30) % CLASSES
+
+    def sums_on(values: dict[str, Any], data: TrainingSet) -> dict[str, list[torch.Tensor]]:
+        method, watching = method_options(values), Watching(through=True)
+        with suppress(ConfigError):  # training diverged
+            fit_heads(method, data, plan_for(method, data.n, 1.0), [1], observer=watching)
+        return watching.sums
+
+    used = TrainingSet(rows.clone(), labels, CLASSES)
+    sums_on(CASES[name], used)
+    compared = 0
+    for other in OTHER_OPTIONS:
+        values = dict(CASES[name])
+        values |= {"base": values["base"] | other} if "base" in values else other
+        with suppress(ConfigError):  # the head does not take this option
+            method_options(values)
+            fresh = sums_on(values, TrainingSet(rows.clone(), labels, CLASSES))
+            torch.testing.assert_close(sums_on(values, used), fresh, rtol=0, atol=0)
+            compared += bool(fresh)
+    assert compared
+
+
 SGD_TUNED = {"head": "tuned", "base": SGD | {"batch_size": "full"}, "score_share": 0.2}
 
 
