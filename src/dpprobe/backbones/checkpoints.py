@@ -15,10 +15,10 @@ from dpprobe.options import resolve_path
 if TYPE_CHECKING:
     import torch
 
-# NumPy archives of JAX weights, which each model of timm reads in its own way.
+# The ending of NumPy archives of JAX weights, which each timm model reads in its own way.
 NUMPY_SUFFIXES = frozenset({".npz", ".npy"})
-# Keys under which training scripts save weights in a file with other state, and prefixes that
-# wrappers put before every name.
+# Keys under which training scripts save weights together with other state, and prefixes that
+# wrappers add to every name.
 _PLACES = (
     "model_state_dict", "state_dict", "model_state", "model", "net", "network", "weights", "params",
     "backbone", "encoder",

@@ -16,7 +16,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import Name
 
 FAMILY = "joined"
-# Number format of joined features, which are computed from the members' features as they are read.
+# Number format of joined features, which are computed while the members' features are read.
 DTYPE = "float32"
 
 

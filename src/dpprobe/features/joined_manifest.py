@@ -14,7 +14,7 @@ from dpprobe.features.shard_header import FORMAT_VERSION
 from dpprobe.features.shard_manifest import MANIFEST_FORMAT, read_manifest
 from dpprobe.files import json_files
 
-# The facts that must be equal for all members' rows.
+# The facts that must be equal for all members.
 _COMMON = (
     "split",
     "rows",
@@ -100,7 +100,7 @@ def _list_ranges(body: Mapping[str, Any]) -> list[tuple[int, int]]:
 
 
 def _describe_member(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what privacy statements say about a member."""
+    """Returns the facts about a member that privacy statements contain."""
     return {
         "backbone": body["backbone"],
         "backbone_options": body["backbone_options"],

@@ -40,8 +40,8 @@ class RowColumns(NamedTuple):
     """All columns of some rows, except the features.
 
     Attributes:
-      groups: for each subgroup column, a string per row.
-      accepted: for each row the list of labels that count as right.
+      groups: for each subgroup column, one string per row.
+      accepted: for each row, the labels that count as correct.
       units: the patient of each row.
     """
 
@@ -123,7 +123,7 @@ def check_seal(path: Path) -> None:
 
 
 def unreadable_shard(path: Path, error: OSError) -> StoreError:
-    """Returns the error for a shard that the system does not let dpprobe read."""
+    """Returns the error for a shard that the operating system does not let dpprobe read."""
     remedy = disk_errors.UNWRITABLE.get(error.errno or 0, REMEDY)
     return StoreError(f"{path}: the shard cannot be read ({error.strerror}); {remedy}")
 

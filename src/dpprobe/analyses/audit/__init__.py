@@ -81,8 +81,8 @@ def list_attacked(study: Study, dataset: str) -> list[str]:
 
 
 def has_attacks(path: Path) -> bool:
-    """Returns True for an audit's record with attacks on real examples, or an unreadable record."""
-    if path.suffix != RECORD_SUFFIX:  # scores lie beside their record
+    """Returns True if an audit's record has attacks on real examples, or cannot be read."""
+    if path.suffix != RECORD_SUFFIX:  # a table of scores
         return False
     try:
         return read_json(path)["membership"] is not None

@@ -5,7 +5,7 @@ has a guarantee, on synthetic rows. `membership` attacks real rows, if the study
 `membership`. An audit writes scores of attacks first and its record last. So an audit is complete,
 and is reused, if its record has an up-to-date fingerprint.
 
-Methods share an audit job, because a small audit mostly spends its time on starting Python. Each
+Methods share an audit job, because a small audit spends most of its time on starting Python. Each
 epsilon has a separate audit job, so that a cluster audits epsilons in parallel.
 """
 

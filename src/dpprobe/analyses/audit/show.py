@@ -111,7 +111,7 @@ def _draw_bounds(
     marker: str,
     ends: tuple[float, float],
 ) -> None:
-    """Draws a method's bounds at claims times `aside`; a bound beyond `ends` is a triangle."""
+    """Draws a method's bounds at x = claim * `aside`; a bound beyond `ends` is a triangle."""
     foot, top = ends
     for record, box in items:
         place = [record.claim.epsilon_target * aside]
@@ -141,7 +141,7 @@ def _draw_bounds(
 
 
 def _claim_line(axes: Axes, claims: Sequence[float], limits: tuple[float, float]) -> None:
-    """Draws claims as a line of steps, and shades bounds that no correct mechanism has."""
+    """Draws claims as a step line, and shades bounds that are impossible for correct mechanisms."""
     between = [math.sqrt(low * high) for low, high in pairwise(claims)]
     ends = [claims[0] / 1.5, claims[-1] * 1.5]
     edges = [ends[0], *between, ends[1]]
@@ -232,7 +232,7 @@ def membership_roc(
 ) -> Figure:
     """Draws the attacks on a cell's heads on logarithmic axes, one colour per attack.
 
-    The shaded area is impossible under the plan: more true positives than the best attack. Bands
+    Points in the shaded area are impossible under the plan: they exceed the best attack. Bands
     are 95% intervals. Curves begin at the lowest rate with enough false positives.
 
     Args:

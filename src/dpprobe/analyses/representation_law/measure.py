@@ -74,7 +74,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One layer's measures, their means with shuffled labels, and reasons for missing values."""
+    """One layer's measures, mean measures with shuffled labels, and reasons for missing values."""
 
     width: int
     noise: float
@@ -154,7 +154,7 @@ def law_job(
                         for pair in zip(train, test, strict=True)
                     ]
                 frozen = layers if subject.tuning is None else frozen
-            else:  # only the head was tuned, so blocks are equal to the frozen network's
+            else:  # only the head was tuned, so blocks equal the frozen network's blocks
                 layers = frozen
             networks.append(_network_laws(subject, layers))
             progress.advance_by(1)

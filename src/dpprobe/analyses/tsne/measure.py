@@ -49,7 +49,7 @@ def embed_tsne(
     keeps less than 90% of the points' 15 nearest neighbours in feature space, its number of
     components is doubled, up to three times. Equal seeds and numbers of threads give equal plots.
 
-    Fewer than 10 rows, or only equal rows, do not stop a study but give a table without points. The
+    Fewer than 10 rows, or only equal rows, give a table without points instead of an error. The
     metadata of a table without points has a `note` with the reason, and `method` is null.
 
     Args:
