@@ -27,5 +27,5 @@ def embed_picture(content: bytes, kind: str = "svg+xml") -> str:
 
 
 def relative_path(path: Path, folder: Path) -> str:
-    """Returns the address of a file for a page in the folder."""
+    """Returns a file's address relative to a page in the folder."""
     return Path(os.path.relpath(path, folder)).as_posix()
