@@ -115,7 +115,7 @@ def _draw_measured(
     backbones: Sequence[str],
     looks: Mapping[float, style.Look],
 ) -> list[float | None]:
-    """Draws backbones' best results; returns the gaps between the largest epsilon and no privacy."""
+    """Draws backbones' best results; returns their gaps from the largest epsilon to no privacy."""
     *offsets, end = spread_offsets(len(looks) + 1, 0.14)
     gaps: list[float | None] = []
     best = best_of_each(
@@ -138,7 +138,7 @@ def _draw_measured(
 def _draw_published(
     axes: Axes, models: Sequence[_PublishedModel], first: int, looks: Mapping[float, style.Look]
 ) -> list[float | None]:
-    """Draws papers' models; returns the gaps between the largest epsilon and no privacy."""
+    """Draws papers' models; returns their gaps from the largest epsilon to no privacy."""
     for place, model in enumerate(models, start=first):
         for epsilon, value in model.private.items():
             colour, (_, marker) = looks[epsilon]
