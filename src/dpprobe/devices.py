@@ -2,8 +2,7 @@
 
 Under a scheduler, a job sees only its own GPU. Without a scheduler, or in a group of jobs in one
 Slurm job, each process sees several GPUs, and all processes would use the first GPU. So each
-process reserves the GPU with the fewest users, by a lock that the system releases when the process
-ends.
+process reserves the GPU with the fewest users, by a lock that is released when the process ends.
 
 A GPU executes its operations in order, while the program continues. Data copied from the GPU may be
 read only after waiting for a mark (a CUDA event) that was set after the copy.

@@ -28,7 +28,7 @@ _LONGEST_NAME = 80  # file names have at most 255 characters, and may join three
 # Snakemake refuses paths that end in 20 repetitions of a text, because rules might call each other.
 _REPETITION = re.compile(r"(.+?)\1{19}")
 NAME_PATTERN = r"[a-z0-9][a-z0-9_]*"
-# Other characters break paths: Snakemake formats paths, MLflow makes URIs of paths, `~` stays `~`.
+# Other characters break paths: Snakemake formats paths, MLflow makes URIs, `~` is not expanded.
 _FOLDER_CHARACTERS = r"[^/\s{}~?#%*\[\]\"'`$\\:;,&<>|]"
 FOLDER_PATTERN = rf"/?{_FOLDER_CHARACTERS}+(/{_FOLDER_CHARACTERS}+)*/?"
 

@@ -29,8 +29,7 @@ class Chosen:
 
     Attributes:
       dimension: features per image; None if unknown.
-      seen: the classes of two photographs by each architecture that fits the checkpoint, one line
-        per architecture.
+      seen: for each architecture that fits the checkpoint, its classes of two photographs.
       asked: options that only a person can confirm; the study has these options as comments.
     """
 

@@ -75,7 +75,7 @@ def look_at_folder(place: str) -> Seen:
 def _draft_exclude(
     options: imagefolder.Options, listing: imagefolder.Listing, words: Sequence[str]
 ) -> dict[str, Line]:
-    """Drafts the option that omits folders of masks, and folders with only companions."""
+    """Drafts the option to skip folders of masks, and folders with only companions."""
     chosen = options.model_copy(update={"companions": tuple(words)})
     left_out = [*imagefolder.list_mask_folders(listing)]
     for name in listing.class_names:

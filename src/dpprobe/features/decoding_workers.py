@@ -136,7 +136,7 @@ class Workers:
                 timeout=HANG_SECONDS,
                 worker_init_fn=partial(_prepare_process, os.getpid()),
                 multiprocessing_context=context,
-                generator=torch.Generator(),  # keeps the process's random state unchanged
+                generator=torch.Generator(),  # the process's random state must not change
             )
             self._iterator: Any = iter(loader)
 

@@ -157,7 +157,7 @@ class _Forms:
     def _shape_rows(self, block: Array, form: int) -> Array:
         if form == 0:
             return block
-        with np.errstate(invalid="ignore"):  # rows with infinities stay unusable
+        with np.errstate(invalid="ignore"):  # rows with infinities are unusable
             shaped = block - (block.mean(axis=1, keepdims=True) if form == 1 else self._mean)
             # Rows of equal numbers, or close to the mean, become rounding errors; set them to 0.
             rounding = np.abs(shaped).max(axis=1) <= _ROUNDING * np.abs(block).max(axis=1)

@@ -1,8 +1,7 @@
 """Stores features of several random crops of each training image, and of its central crop.
 
-Features of random crops are layers of a shard (`layers/crop_00` and so on), so they are hashed,
-verified, streamed and selected like the rows. All crops of a row belong to the row's unit of
-privacy.
+Features of random crops are layers of a shard (`layers/crop_00` and so on): hashed, verified,
+streamed and selected like the rows. All crops of a row belong to the row's unit of privacy.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def remove_dropped(results: Path, study: object, shown: Collection[str]) -> list
                 removed.append(path)
             if gone:
                 forget_files(record, gone)
-    with suppress(OSError):  # a read-only folder: the list of an earlier run stays
+    with suppress(OSError):  # in a read-only folder, an earlier run's list remains
         values = {"format": FORMAT, "format_version": FORMAT_VERSION}
         write_record(listed, {**values, "files": sorted(shown)})
     return removed

@@ -31,9 +31,9 @@ _BLOCK_BYTES, _FEWEST_ROWS, _MOST_ROWS = 1 << 28, 8, 1024  # for reading texts i
 
 @contextmanager
 def open_hdf5(path: Path, **options: Any) -> Iterator[h5py.File]:
-    """Opens a file to read; raises OSError for other things, and for references to other files.
+    """Opens a plain file to read; raises OSError if it refers to other files or objects.
 
-    Also raises OSError if a dataset is much larger than the file's bytes can be.
+    Also raises OSError for devices or pipes, and for datasets far larger than the file's bytes.
     """
     require_plain_file(path)
     with h5py.File(path, "r", **options) as file:

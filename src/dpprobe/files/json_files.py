@@ -31,8 +31,7 @@ def _format_json(value: Any) -> str:
 def write_record(path: Path, values: Mapping[str, Any], *beside: Path) -> None:
     """Writes a JSON object that ends with the SHA-256 of its own text, so that damage is detected.
 
-    The record stores each size of the accompanying files `beside`, and each hash unless `values`
-    has `files`.
+    The record stores the sizes of the files `beside`, and their hashes unless `values` has `files`.
     """
     values = dict(values)
     if beside:

@@ -48,7 +48,7 @@ class OtherRun(NamedTuple):
 def mark_run(folders: Iterable[Path]) -> None:
     """Marks folders as used by a run in the working directory, until this process ends.
 
-    Folders that cannot be written or locked stay unmarked, and the run continues.
+    Folders that cannot be written or locked are not marked, and the run continues.
     """
     known = {
         "folder": str(Path.cwd()),

@@ -38,7 +38,7 @@ def find_families(
 def same_but_size(backbones: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Groups backbones that differ only in the size of their images, two or more per group.
 
-    The option `crop_pct`, the share of an image that the crop keeps, may differ too.
+    The option `crop_pct`, the share of an image that remains after the crop, may differ too.
     """
     flat = {}
     for name, options in backbones.items():

@@ -125,7 +125,7 @@ def _count_merged(node: yaml.Node, known: dict[int, int], levels: int = 0) -> in
 
 
 def _check_number(path: Path, node: yaml.Node) -> None:
-    """Raises ConfigError for too long numbers, and numbers that people and YAML read differently."""
+    """Raises ConfigError for endless numbers, and numbers that YAML and people read differently."""
     if not isinstance(node, yaml.ScalarNode) or node.tag not in _NUMBERS:
         return
     text, where = node.value, f"{path}:{node.start_mark.line + 1}"

@@ -41,8 +41,7 @@ class ExperimentContents:
 
     Attributes:
       location: the folder of the experiment's artifacts; None if a server chooses the folder.
-      views: a function that takes the metrics of other studies' runs in the experiment, and returns
-        the views by key.
+      views: returns the views by key, given the metrics of other studies' runs in the experiment.
     """
 
     name: str

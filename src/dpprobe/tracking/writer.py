@@ -70,7 +70,7 @@ class Writer:
 
     Attributes:
       location: the folder of the experiments' artifacts; None if a server chooses the folder.
-      created, replaced, kept: numbers of runs.
+      created, replaced, kept: numbers of created, replaced and reused runs.
       runs: the id of each result's run, by the result's key.
       links: URLs of pages by link text, for the descriptions of runs and experiments.
 

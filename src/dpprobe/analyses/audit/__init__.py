@@ -109,7 +109,7 @@ def _membership_places(study: Study) -> list[Place]:
 
 
 def _ceiling_audit(files: StudyFiles, place: Place) -> str | None:
-    """Returns the audit of the non-private ceiling on the same features, if the study audits it."""
+    """Returns the audit of the non-private baseline on these features, if the study audits it."""
     ceilings = (
         locate_audit(files, cell)
         for cell in list_audited(files.study, place["dataset"])

@@ -99,10 +99,10 @@ class WhiteBox(RecordPart):
       noise_factor: the test shows that noise is at most the plan's noise times `noise_factor`.
       caught_factor: the test detects with `probability` noise that is too small by this factor,
         given the test's strength; None if no factor would be detected.
-      direct_epsilon_lower: the bound on epsilon from (epsilon, delta) alone, without the plan.
+      direct_epsilon_lower: the bound on epsilon from only (epsilon, delta), without the plan.
       cut_caught: the tests of tails would refute noise that is cut at this many standard
         deviations; None if there are too few runs. The replay finds cuts at up to 8 deviations.
-      replayed: what was compared with the reference, at full width.
+      replayed: a description of the comparison with the reference, at full width.
       sensitivity_used: by mechanism, how much the canary changes a sum, divided by the sensitivity.
     """
 

@@ -15,9 +15,8 @@ k equal canaries, and the attacker knows the batch's other rows. A sampled relea
 log likelihood ratio of a mixture: log sum_j Binom(j; k, q) exp(j <.,.> / s_t^2 - j^2 |d_t|^2 / (2
 s_t^2)), with d_t for one canary.
 
-By the Neyman-Pearson lemma the best guess is "in" if the score is above 0. The number of correct
-guesses is binomial. Each guess is correct with probability at most (1 + total variation) / 2, for
-any distribution of scores.
+By the Neyman-Pearson lemma the best guess is "in" if the score is above 0. The number of right
+guesses is binomial, with probability at most (1 + total variation) / 2, for any score distribution.
 
 The canaries' class changes from run to run, so that each class has canaries. A replay also tests
 the head: given equal releases, heads trained with and without canaries must be equal, because a
@@ -213,8 +212,7 @@ class Runs:
       unobserved_change: the difference between one seed's heads with and without an observer.
       replay: the comparison of a release at full width with the reference, if it ran.
       noise: the results of the tests of noise.
-      reach: maps a test level to the largest cut of the noise, in standard deviations, that the
-        tests refute for certain, if any.
+      reach: maps a level to the largest cut of noise (in deviations) that tests surely refute.
     """
 
     members: npt.NDArray[np.bool_]

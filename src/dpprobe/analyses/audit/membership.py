@@ -102,7 +102,7 @@ def attack_membership(
     Raises:
       ConfigError: if the head's engine takes no weights of rows.
       DataError: if the data has too few units or classes to attack.
-      PrivacyError: if the plan is not for this method on this data.
+      PrivacyError: if the plan was made for another method or other data.
     """
     _check_request(data)
     started = time.monotonic()
@@ -384,7 +384,7 @@ def settle_choice(
     """
     if len(getattr(method, "penalties", ())) < 2:
         return method
-    # `fit_heads` keeps the history, which has the chosen penalty, only if `record` is given.
+    # `fit_heads` returns the history, which has the chosen penalty, only if `record` is given.
     heads = fit_heads(method, data, plan, [derived_seed(seed, "choice")], record=lambda *_: None)
     return method.model_copy(update={"penalties": (heads.history[0]["penalty"],)})
 

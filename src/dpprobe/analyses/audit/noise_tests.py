@@ -139,7 +139,7 @@ class NoiseTests:
 
 
 class _Tally:
-    """Sums a mechanism's noise over runs, by release and coordinate; `block` gives shapes."""
+    """Sums a mechanism's noise over runs, by release and coordinate; `block` defines the shapes."""
 
     def __init__(self, block: Block, deviation: float) -> None:
         releases, sums = len(block.sums), block.sums[0]

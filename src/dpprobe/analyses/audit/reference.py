@@ -225,8 +225,8 @@ class FloatNormals:
 class Batches:
     """The Poisson batches of one seed: row i joins if a uniform number is below the rate.
 
-    Uniform numbers are compared digit by digit; a word has the next binary digit of 64 rows.
-    `drawn` counts the rows that were decided so far.
+    Numbers are compared by digits; a word has the next binary digit of 64 rows. `drawn` counts
+    decided rows.
     """
 
     def __init__(self, seed: int, rows: int, rate: float) -> None:

@@ -96,7 +96,7 @@ def plot_audit(*, audits: Sequence[Path], dataset: str) -> Figure:
     style.label_outer_panels(grid, "lower bound on ε (log scale)")
     figure.legend(handles=_make_handles(looks), loc="outside right upper", handlelength=2.2)
     boxes = [box for _, box in tested]
-    # `panels=1` gives the long caption a line of its own, even above several panels.
+    # `panels=1` puts the long caption on a separate line, even above several panels.
     style.title_figure(
         figure, f"{dataset}: bounds of audits against claims", _describe_power(boxes), panels=1
     )

@@ -183,7 +183,7 @@ class AuditedCell:
 
     @property
     def _canary_labels(self) -> range:
-        """The canaries' classes; only class 0 if rows, and so canaries, may have all labels."""
+        """The canaries' classes; only class 0 if rows (and so canaries) may have all labels."""
         if self.shape.multi_label:
             return range(1)
         return range(min(self.shape.num_classes, LARGEST.num_classes))

@@ -208,7 +208,7 @@ class Measured:
       values: [groups, columns], the metric on the test examples, as means over heads.
       drawn: [groups, columns, resamples], the metric in resamples, as means over heads.
       whole: [columns], the metric over all rows.
-      chance_gap: the gap by chance alone, for the first head; None if rows cannot be exchanged.
+      chance_gap: the gap due to chance, for the first head; None if rows cannot be exchanged.
     """
 
     comparison: Comparison

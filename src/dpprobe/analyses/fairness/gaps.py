@@ -75,7 +75,7 @@ class Groups:
           values, drawn: the metric on test examples, [columns, groups], and in resamples,
             [columns, groups, resamples].
           least: [columns, groups], a lower limit of each value's standard deviation.
-          excess: [columns, groups], the part of each value that is due to chance alone.
+          excess: [columns, groups], the part of each value that is due to chance.
         """
         there = np.isfinite(drawn)
         counts = np.maximum(there.sum(axis=-1), 1)

@@ -42,7 +42,7 @@ class TrainingSet(RecordPart):
 
     Attributes:
       class_name: the rare class; None for the complete dataset.
-      fraction: the share of the rare class's examples that are kept; 1 for the complete dataset.
+      fraction: the share of the rare class's examples in the copy; 1 for the complete dataset.
       per_class: number of training examples of each class.
     """
 

@@ -42,7 +42,7 @@ PILOT_UNITS, PILOT_HEADS = 2000, 5  # numbers of units and heads for choosing th
 def scale_columns(features: npt.NDArray[np.floating]) -> Numbers:
     """Returns columns [n, d + 1]: features centred and scaled to mean squared norm 1, then ones.
 
-    Centre and scale are computed from all rows, including rows that a head leaves out.
+    Centre and scale are computed from all rows, including rows on which a head is not trained.
     """
     columns = np.ones((len(features), features.shape[1] + 1))
     np.subtract(features, features.mean(axis=0, dtype=np.float64), out=columns[:, :-1])
@@ -178,7 +178,7 @@ def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) ->
 
 
 def draw_subsets(units: Index, heads: int, *, seed: int, name: str) -> Iterator[Flags]:
-    """Yields for each head the rows [n] that it leaves out: all rows of 30% of the units."""
+    """Yields, for each head, the rows [n] to leave out: all rows of 30% of the units."""
     count = int(units.max()) + 1
     left_out = count - round(SHARE * count)
     random = open_stream(seed, name)

@@ -54,7 +54,7 @@ class Coordinates:
 def compute_coordinates(features: npt.NDArray[np.floating], *, seed: int) -> Coordinates:
     """Computes the principal components of one class's features [n, d].
 
-    Components beyond the 64 largest are left out, because their distances are mostly noise.
+    Only the 64 largest components are used, because distances in the others are mostly noise.
     """
     from sklearn.decomposition import PCA  # a slow import, which jobs of tables do not need
 

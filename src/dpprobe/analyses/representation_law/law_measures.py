@@ -29,7 +29,7 @@ Index = npt.NDArray[np.int64]
 RCOND = 1e-10
 # Rows are equal up to float32 rounding if their spread is below this share of their length.
 CONSTANT = 1e-6
-# Values up to this threshold are rounding errors, and are left out of laws.
+# Values up to this threshold are rounding errors, and are not used for laws.
 ROUNDING = 1e-9
 FEWEST_LAYERS = 3  # the fewest layers for an interval of rho
 CONFIDENCE = 0.95

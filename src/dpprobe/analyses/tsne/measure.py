@@ -1,4 +1,4 @@
-"""t-SNE of features, and the share of neighbours that stay neighbours in the plane; not private."""
+"""t-SNE of features, and the share of neighbours that are preserved in the plane; not private."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FEWEST_ROWS = 10  # fewest rows of a plot
 def embed_tsne(
     manifest: Path, output: Path, *, options: Mapping[str, Any], seed: int, threads: int
 ) -> None:
-    """Embeds the features of a split in the plane and measures how many neighbours stay neighbours.
+    """Embeds the features of a split in the plane, and measures how many neighbours are preserved.
 
     Applies PCA, then openTSNE (Policar, Strazar and Zupan, 2024), initialised with PCA. While PCA
     keeps less than 90% of the points' 15 nearest neighbours in feature space, its number of

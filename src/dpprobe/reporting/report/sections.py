@@ -1,4 +1,4 @@
-"""Sections of the report: headline, what was run, all cells."""
+"""Sections of the report: the headline, the study that was run, and all cells."""
 
 from __future__ import annotations
 
