@@ -281,7 +281,7 @@ def use_full_float32() -> Iterator[None]:
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Returns True if compiled loops run on a device; torch computes equal sums elsewhere."""
+    """Returns True if compiled loops exist for a device; elsewhere torch computes equal sums."""
     return device.type == "cpu"
 
 

@@ -59,7 +59,7 @@ Folder = Annotated[
 
 @dataclass(frozen=True)
 class AtMost:
-    """An upper bound on a number in a study; `why` is the reason that the error gives."""
+    """An upper bound on a number in a study; `why` is the reason given in the error."""
 
     limit: int
     why: str
@@ -135,7 +135,7 @@ def options_class(registry: Mapping[str, str], name: str) -> type[Options]:
 
 
 def written_keys(cls: type[BaseModel]) -> list[str]:
-    """Lists the keys of a block that a study may write."""
+    """Lists the keys of a block that a study may set."""
     return [
         field
         for field, info in cls.model_fields.items()

@@ -1,6 +1,6 @@
 """Lists the parts of a release, one line each, in the order of their checks.
 
-A start of Snakemake reads the declarations, so they import neither torch nor NumPy.
+Each start of Snakemake imports the declarations, so they import neither torch nor NumPy.
 """
 
 from __future__ import annotations

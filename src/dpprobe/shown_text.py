@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"[+-]?[\d.,]+(?:[eE][+-]?\d+)?%?|[+-]?(?:inf|nan)|[+-]", r
 
 
 def printable(text: str) -> str:
-    """Returns a text with an escape such as `\\x1b` for each character that is not shown."""
+    """Returns a text with an escape such as `\\x1b` for each unprintable character."""
     return _NOT_SHOWN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 

@@ -257,7 +257,7 @@ class Analysis:
         return ANALYSES[self.name].version
 
     def list_faults(self, study: Study) -> list[str]:
-        """Lists one line per fault in the analysis's options; empty if a study has no options."""
+        """Lists one line per fault in the analysis's options; empty if a study has none."""
         block = study.block(self.options) if self.options else None
         if block is None:
             return []

@@ -93,7 +93,7 @@ class Backbone:
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """The device and precision of a backbone; `device` changes only the features' last digits.
+    """The device and precision of a backbone; `device` affects only the features' last digits.
 
     Attributes:
       device: "cpu" or "cuda"; "auto" is a GPU if there is one.

@@ -105,7 +105,7 @@ def _add_joined(name: str, options: joined.Options, dimensions: Dimensions) -> N
 
 
 def _hash_options(options: BackboneOptions) -> str:
-    """Returns the key of a network's cached answer."""
+    """Returns the key under which a network's dimensions are cached."""
     files = [Path(file).stat() for file in options.input_files()]
     return json_values.hash_value(
         {
@@ -124,7 +124,7 @@ def _library_version(library: str) -> str | None:
 
 
 def _read_known(path: Path) -> dict[str, dict[str, Any]]:
-    """Reads cached answers; none if the file is missing or of another format."""
+    """Reads cached dimensions; empty if the file is missing or has another format."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format"] == FORMAT:

@@ -99,7 +99,7 @@ class ToTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class ToBytes:
-    """Turns an image into uint8 [channels, height, width], by a library's steps."""
+    """Turns an image into uint8 [channels, height, width], with a library's preprocessing steps."""
 
     mode: Mode
     steps: Callable[[Image.Image], torch.Tensor]

@@ -1,7 +1,7 @@
 """Runs several loaded backbones on one image, and joins their features as the feature store does.
 
-The preprocessed images of all members travel as the bytes of one row, because members may take
-images of different sizes and number formats.
+The members' preprocessed images are packed into one row of bytes, because members may take images
+of different sizes and number formats.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Options(NetworkOptions):
 
     @property
     def fingerprinted_architecture(self) -> str:
-        """The architecture, with the SHA-256 of its configuration in place of a folder's path."""
+        """The architecture; a folder's path is replaced by the SHA-256 of its configuration."""
         return local_folders.hide_folder(self.architecture, local_folders.OPEN_CLIP_CONFIG)
 
     @property
@@ -206,7 +206,7 @@ class Options(NetworkOptions):
         return {k: v for k, v in self.extraction_params().items() if k not in images}
 
     def extraction_params(self) -> dict[str, Any]:
-        """Returns the options that decide features; `Options` cannot be recreated from them."""
+        """Returns the options that determine features; `Options` cannot be recreated from them."""
         values = super().extraction_params()
         del values["checkpoint"]
         hidden = local_folders.hide_folder(self.model, local_folders.OPEN_CLIP_CONFIG)

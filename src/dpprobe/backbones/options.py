@@ -116,7 +116,7 @@ class BackboneOptions(Options, ABC):
 
     @property
     def stored_crops(self) -> int:
-        """Number of random crops per training image that are stored besides the central crop."""
+        """Number of stored random crops per training image, in addition to the central crop."""
         return 0
 
     def list_warnings(self) -> list[str]:
@@ -124,11 +124,11 @@ class BackboneOptions(Options, ABC):
         return []
 
     def text_params(self) -> dict[str, Any]:
-        """Returns the options that decide text embeddings, JSON-compatible."""
+        """Returns the options that determine text embeddings, JSON-compatible."""
         return self.extraction_params()
 
     def extraction_params(self) -> dict[str, Any]:
-        """Returns the options that decide the features, JSON-compatible, without paths."""
+        """Returns the options that determine the features, JSON-compatible, without paths."""
         return self.model_dump(mode="json", exclude=set(BACKBONE_NOTES))
 
 

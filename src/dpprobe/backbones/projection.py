@@ -85,7 +85,7 @@ class ProjectedOptions(BackboneOptions):
 
 @lru_cache(maxsize=2)
 def draw_signs(dimension: int, width: int) -> torch.Tensor:
-    """Returns the projection, float32 [dimension, width]: 1 and -1 over sqrt(width)."""
+    """Returns the projection matrix, float32 [dimension, width]: 1 and -1, over sqrt(width)."""
     import numpy as np  # slow import, and planning imports this module
     import torch
 

@@ -133,7 +133,7 @@ class Options(NetworkOptions):
         return (*super().input_files(), *folder)
 
     def without_folder(self) -> Options:
-        """Returns the options with the SHA-256 of its configuration in place of a folder's path."""
+        """Returns options in which a folder's path is replaced by its configuration's SHA-256."""
         name = local_folders.hide_folder(self.model, local_folders.TIMM_CONFIG)
         return self.model_copy(update={"model": name})
 
@@ -228,7 +228,7 @@ class Options(NetworkOptions):
 
 
 def _read_configs(path: Path, default: str) -> Iterator[tuple[Path, dict[str, Any], str]]:
-    """Yields files that state facts about a checkpoint, with values and architecture."""
+    """Yields files with facts about a checkpoint, each with its values and architecture."""
     for file in (path.with_suffix(".json"), path.with_name("config.json")):
         try:
             values = json_files.read_json(file)

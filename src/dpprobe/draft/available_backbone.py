@@ -29,7 +29,7 @@ class Chosen:
 
     Attributes:
       dimension: features per image; None if unknown.
-      seen: for each architecture that fits the checkpoint, its classes of two photographs.
+      seen: each fitting architecture's classes of two photographs, one line per architecture.
       asked: options that only a person can confirm; the study has these options as comments.
     """
 

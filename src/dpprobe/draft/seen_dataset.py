@@ -253,7 +253,7 @@ def check_counts(counts: Mapping[str, int], place: str) -> None:
 
 
 def rare_notes(counts: Mapping[str, int], *, multi_label: bool = False) -> list[str]:
-    """Warns of classes whose names may reveal a person."""
+    """Returns warnings of rare classes, whose names may identify a person."""
     few = [name for name, count in counts.items() if count < RARE]
     if not few:
         return []

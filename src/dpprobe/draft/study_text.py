@@ -116,7 +116,7 @@ class Draft:
 
     @property
     def setting(self) -> Setting:
-        """The facts that decide the accuracy of the drafted release."""
+        """The facts that determine the predicted accuracy of the drafted release."""
         return Setting(
             n=self.n,
             classes=len(self.seen.counts),

@@ -163,7 +163,7 @@ class Exhibit:
         return [dict(zip(self.per, values, strict=True)) for values in combinations]
 
     def list_outputs(self, study: Study | None) -> list[Output]:
-        """Lists the outputs of the rule; `study` may be None if the files depend on no study."""
+        """Lists the rule's outputs; `study` may be None if the files do not depend on the study."""
         groups = self._groups(study)
         return [output for group, paths in groups.items() for output in self._outputs(group, paths)]
 

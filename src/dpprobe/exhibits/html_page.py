@@ -22,7 +22,7 @@ def _hash_text(text: str) -> str:
 
 
 def embed_picture(content: bytes, kind: str = "svg+xml") -> str:
-    """Returns a data URL with a picture, for a page that loads nothing."""
+    """Returns a data URL with a picture, for a page that loads no other files."""
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 

@@ -45,7 +45,7 @@ class Citation(Options):
 
 
 class Facts(Options):
-    """Facts that hold for a table, a row or a column; each fact may be absent."""
+    """Facts about a table, a row or a column; each fact may be absent."""
 
     citation: Key | None = None
     dataset: Key | None = None

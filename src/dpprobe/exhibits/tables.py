@@ -157,7 +157,7 @@ def _escape_cell(text: str) -> str:
 
 
 def write_html(table: Table, *, caption: str) -> Markup:
-    """Formats a table as HTML in a box that scrolls, with the table's notes."""
+    """Formats a table as HTML in a scrollable box, with the table's notes."""
     head = Markup("").join(
         Markup('<th scope="col" class="{}">{}</th>').format(
             _cell_class(column), _break_title(column.title)

@@ -113,9 +113,9 @@ class Workers:
     """Processes that read and decode images; leaving the context ends the processes."""
 
     def __init__(self, read: Reader, count: int, task: DecodingTask | None = None) -> None:
-        """Forks processes of one thread, each of which opens files when it calls `read`.
+        """Forks single-threaded processes, which open files when they call `read`.
 
-        Without `task`, `send_task` sends the decoder and the pieces later.
+        If `task` is None, call `send_task` later to send the decoder and the pieces.
         """
         self.count = count
         context = multiprocessing.get_context("fork")

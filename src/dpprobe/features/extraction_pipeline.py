@@ -220,7 +220,7 @@ def _stack_rows(
 
 
 class TolerantDecoder(Decoder):
-    """Leaves out images that cannot be used, and records their faults."""
+    """Skips images that cannot be used, and records their faults."""
 
     def __init__(self, backbone: Backbone, opened: Callable[[EncodedImage], Image.Image]) -> None:
         super().__init__(backbone, "test")

@@ -62,7 +62,7 @@ class FeatureStore:
       rows, dimension: the number of rows, and of features per row.
       layers: name -> width, for the features of inner blocks and of `crops`; mostly empty.
       architecture, pretrained_tag: the names of the backbone's model and weights, if any.
-      trained: True if the backbone's weights come from training.
+      trained: True if the backbone's weights are trained.
       fingerprint: the hash of all rows' content, independent of the division into shards.
       copies: counts of training examples that repeat an earlier image; None if not counted.
       nulls: positions of null examples, whose features are NaN; mostly empty.
@@ -151,7 +151,7 @@ class FeatureStore:
 
     @property
     def accepted(self) -> list[list[int]] | None:
-        """The list of labels that count as right for each row; None if the dataset has no lists."""
+        """For each row, the labels that count as correct; None if the dataset has no such lists."""
         return self._row_columns.accepted
 
     @property

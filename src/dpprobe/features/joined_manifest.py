@@ -31,7 +31,7 @@ _COMMON = (
 def write_joined_manifest(
     members: Sequence[Path], output: Path, *, backbone: str, options: Options
 ) -> None:
-    """Writes the manifest of features that are read from the members' shards.
+    """Writes the manifest of joined features, which are read from the members' shards.
 
     Raises StoreError if the members' rows differ, or are divided differently into shards. Raises
     ConfigError if the number of features is not the `dimension` of the options.

@@ -75,7 +75,7 @@ class RowColumns(NamedTuple):
         )
 
     def make_texts(self) -> dict[str, list[str]]:
-        """Returns all columns except labels, as a shard stores them: strings by column name."""
+        """Returns all columns except labels in a shard's format: strings by column name."""
         texts = {"ids": self.ids, **{f"groups/{name}": self.groups[name] for name in self.groups}}
         if self.accepted is not None:
             texts["accepted"] = [json_values.canonical_json(row) for row in self.accepted]
@@ -192,7 +192,7 @@ def stored_blocks(
 
 
 def check_equal(name: str, actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Raises StoreError, naming the shard, for the first value that differs from `expected`."""
+    """Raises StoreError, with the shard, for the first value that differs from `expected`."""
     if difference := json_values.first_difference(actual, expected):
         raise StoreError(
             f"{name}: {difference.place} is {difference.first!s:.60} instead of "

@@ -1,6 +1,6 @@
 """Writes a shard under a temporary name, seals it, and renames it.
 
-The job that writes the manifest reads each shard again and verifies its hashes.
+The job that writes the manifest rereads each shard and verifies its hashes.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:
 def check_not_newer(
     where: Path | str, record: Mapping[str, Any], *, kind: str, version: int
 ) -> None:
-    """Raises DataError for a record of a newer format version, which must not be deleted."""
+    """Raises DataError for a record with a newer format version, which users must not delete."""
     written = record.get("format_version")
     if record.get("format") == kind and isinstance(written, Integral) and int(written) > version:
         raise DataError(

@@ -43,7 +43,7 @@ class _LogFile(logging.FileHandler):
     failed = False
 
     def tells_at_end(self) -> bool:
-        """Returns True if the run, when it ends, prints the error that ends this log."""
+        """Returns True if the run prints this log's last error when the run ends."""
         return not self.failed and bool(os.environ.get(BRIEF))
 
     def append_text(self, text: str) -> None:
@@ -120,7 +120,7 @@ def job_log(path: str | Path, outputs: Iterable[str | Path] = ()) -> Iterator[No
 
 
 def _log_error(error: str, written: _LogFile, terminal: logging.Handler) -> None:
-    """Logs the error that ends a job; not on the terminal if the run prints errors at its end."""
+    """Logs the error that ends a job; on the terminal only if the run does not print it later."""
     terminal.addFilter(lambda _: not written.tells_at_end())
     logger.error("%s", error)
 

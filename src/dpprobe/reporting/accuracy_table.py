@@ -83,7 +83,7 @@ def accuracy_table(grid: Grid) -> Table:
 
 
 def _write_note(grid: Grid, cells: Sequence[TableCell]) -> str:
-    """Explains the cells of a table: intervals, deltas, and the epsilon of selecting the best."""
+    """Explains a table's cells: intervals, deltas, and the privacy cost of selecting the best."""
     kinds = [
         "[low, high]: 95% CI over seeds and "
         f"{grid.tested.replace('rows', 'examples')} ({_row_intervals(grid)})."

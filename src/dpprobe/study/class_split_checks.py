@@ -16,7 +16,7 @@ CLASSES_NAMED = 3
 
 
 def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[list[str], list[str]]:
-    """Lists the classes of a private dataset with no training units, or too few test units.
+    """Lists a private dataset's classes that have no training units or too few test units.
 
     Returns errors and warnings, at most one line per kind of fault. Errors are about classes
     without training units, or without test units that a metric needs.

@@ -104,7 +104,7 @@ class PublicFiles:
 
     @cached_property
     def _silent_texts(self) -> dict[Path, str]:
-        """Maps files of text embeddings that no job writes to backbones that read no text."""
+        """Maps text embedding files that no job writes to their backbones, which read no text."""
         features = self._results_folder / "features"
         return {
             features / dataset / name / TEXT_FILE: name

@@ -41,7 +41,7 @@ def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
     """Returns warnings; raises ConfigError if files are missing or options do not fit the datasets.
 
     Args:
-      check_classes: False skips the check for classes without test units, which `init` makes.
+      check_classes: False skips the check for classes without test units, which `init` does itself.
     """
     report = _Report()
     report.errors += [f"config: {fault}" for fault in folder_faults(study)]

@@ -31,7 +31,7 @@ _OTHER_PART = re.compile(r" on [^:]+(?=: )")  # as in `methods.sgd on datasets.d
 
 
 class _Source(NamedTuple):
-    """The YAML node of a file, or of the options of a command line."""
+    """The root YAML node of a file, or of the options on a command line."""
 
     name: str
     node: yaml.Node

@@ -1,4 +1,4 @@
-"""Copies cells and results of a whole study into MLflow, whose pages docs/tracking.md describes."""
+"""Copies cells and results of a whole study into MLflow; docs/tracking.md describes the pages."""
 
 from __future__ import annotations
 

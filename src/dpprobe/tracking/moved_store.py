@@ -72,7 +72,7 @@ def set_moved_aside(database: Path, artifact_root: Path) -> str | None:
 
 
 def _refuse_others(connection: sqlite3.Connection, told: str, database: Path) -> None:
-    """Raises TrackingError if a store holds entries that tracking would not recreate."""
+    """Raises TrackingError if a store has entries that tracking would not recreate."""
     remedy = (
         f"move the results back, or rename {database} and run the study again, which recreates "
         "dpprobe's runs in a new store"

@@ -222,7 +222,7 @@ def _list_files(bundle: Bundle) -> list[Path]:
 
 
 def _is_whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
-    """Returns True if a run has the model's files, and all files of the bundle in full size."""
+    """Returns True if a run has the model's files, and all the bundle's files in full size."""
     if f"{FOLDER}/{MLMODEL_FILE_NAME}" not in {
         item.path for item in client.list_artifacts(run_id, FOLDER)
     }:

@@ -422,7 +422,7 @@ def scalar_metrics(summary: Mapping[str, Mapping[str, float | None]]) -> dict[st
 
 
 def list_metrics(values: Mapping[str, float | None]) -> list[MetricValue]:
-    """Lists metrics with rounded values; leaves out None, NaN and infinity."""
+    """Lists metrics with rounded values; omits None, NaN and infinity."""
     return [
         (name, _round_value(value), 0)
         for name, value in values.items()

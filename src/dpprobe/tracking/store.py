@@ -147,7 +147,7 @@ def reach_server(uri: str) -> None:
 
 
 def lock_file(uri: str, lock: Path, receipt: Path) -> Path:
-    """Returns the file to lock: `lock` for SQLite, a file beside the receipt for a server."""
+    """Returns the file to lock: `lock` for SQLite, a file in the receipt's folder for a server."""
     return receipt.with_suffix(".lock") if is_server(uri) else lock
 
 

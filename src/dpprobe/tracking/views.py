@@ -139,7 +139,7 @@ def summary_experiment(
 
 
 def studies_experiment(location: Path | None, run: RunContents) -> ExperimentContents:
-    """Describes the experiment of all studies; `run` gives the view its columns."""
+    """Describes the experiment of all studies; the view's columns come from `run`."""
 
     def make_views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
         columns = best_columns(_logged_metrics([run]) | other_metrics)

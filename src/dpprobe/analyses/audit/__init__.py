@@ -49,7 +49,7 @@ def list_audited(study: Study, *datasets: str) -> list[Cell]:
 
 
 def audit_faults(study: Study, audit: AuditOptions) -> Iterator[str]:
-    """Yields one line per fault in a study's options of audits."""
+    """Yields one line per fault in a study's audit options."""
     for name in audit.methods or study.methods:
         method = study.methods[name]
         if not method.private:

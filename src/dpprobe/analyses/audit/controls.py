@@ -89,7 +89,7 @@ class Control(NamedTuple):
 def make_controls(
     attack: Attack, shape: Shape, *, group: int, seed: int, made: MadeRows | None = None
 ) -> Iterator[Control]:
-    """Yields all controls (broken versions) of an attack's mechanism; `made` are replayed rows."""
+    """Yields all controls (broken versions) of an attack's mechanism; the replay uses rows `made`."""
     several = replace(shape, rows_per_unit=max(2, shape.rows_per_unit))
     heavy = make_worlds(several, group=group, length=LONG, seed=seed).change_rows(double_weights)
     changes: dict[str, dict[str, Any]] = {
@@ -143,7 +143,7 @@ def make_controls(
 
 
 def _list_inapplicable(attack: Attack, made: MadeRows | None) -> dict[str, Attack | str]:
-    """Returns why controls at full width do not apply, by name."""
+    """Maps each control at full width that does not apply to the reason."""
     reasons: dict[str, Attack | str] = {}
     rows, columns = (0, 0) if made is None else made.features.shape
     classes = 0 if made is None else made.num_classes

@@ -72,7 +72,7 @@ def audit_cells(
 
     Raises:
       DataError: if a plan is for another job; raised before anything is trained.
-      DpprobeError: naming each method that failed, after all other methods have been audited.
+      DpprobeError: with all methods that failed, after all other methods have been audited.
     """
     store = FeatureStore(train)
     inputs = FitInputs(store, request.terms.unit)

@@ -115,8 +115,8 @@ class NoiseTests:
     def _test_batches(self) -> list[float]:
         """Returns p-values of batch sizes, of units' shares of batches, and of pairs in batches.
 
-        Disjoint pairs of draws are independent. So the number of pairs of consecutive batches that
-        a unit joins is binomial, like the number of pairs of units that join one batch.
+        Disjoint pairs of draws are independent. So two counts are binomial: how often a unit joins
+        both of two consecutive batches, and how often two units join one batch.
         """
         from scipy.stats import binom
 

@@ -86,7 +86,7 @@ def divide_area() -> Pieces:
 
 
 class RoundedNormals:
-    """The whole numbers round(deviation Z) of one seed's mechanism, from its keystream."""
+    """The noise numbers round(deviation * Z) of one seed and mechanism, from the keystream."""
 
     def __init__(self, seed: int, use: str, bend: Bend) -> None:
         key = derive_key(seed, use)
@@ -157,7 +157,7 @@ class RoundedNormals:
 
 
 def is_below(y: Fraction, x: Fraction) -> bool:
-    """Compares a height y with the density at x."""
+    """Returns True if the height y is below the normal density at x."""
     scale = divide_area().scale
     density = float(scale) * math.exp(-(float(x) ** 2) / 2)
     if abs(float(y) - density) > 1e-9 * density:
@@ -177,8 +177,8 @@ def open_bits(seed: int, name: str) -> np.random.SFC64:
 class FloatNormals:
     """The float32 normals of `engine: closed_form`: see `privacy.float32_noise`.
 
-    Box and Muller's transform of words of 32 generators SFC64. A further generator refines small
-    radii.
+    They are the Box-Muller transform of words from 32 SFC64 generators. One more generator refines
+    small radii.
     """
 
     def __init__(self, seed: int) -> None:
@@ -203,7 +203,7 @@ class FloatNormals:
         return word
 
     def draw_numbers(self, count: int) -> Numbers:
-        """Draws a step's numbers, of deviation 1."""
+        """Draws the standard normal numbers of one step."""
         pairs = -(-count // 64) * 32
         words = np.concatenate([self._next(self._lanes) for _ in range(pairs // 32)])
         radii, angles = (
@@ -255,7 +255,7 @@ class Batches:
 
 
 class FloatBatches:
-    """The Poisson batches of `engine: closed_form`, by geometric distances; see `Batches`."""
+    """The Poisson batches of `engine: closed_form`, from geometric gaps between joining rows."""
 
     def __init__(self, seed: int, rows: int, rate: float) -> None:
         self._generator = np.random.Generator(open_bits(seed, "sampling"))
@@ -333,7 +333,7 @@ def norms_of(rows: npt.NDArray[Any]) -> Numbers:
 
 
 def divide(bound: float, lengths: Numbers, by_zero: float = math.inf) -> Numbers:
-    """Divides a bound by lengths of 0 or more."""
+    """Divides a bound by non-negative lengths; the result for length 0 is `by_zero`."""
     return np.divide(bound, lengths, out=np.full(lengths.shape, by_zero), where=lengths > 0)
 
 
@@ -356,7 +356,7 @@ class Rows(NamedTuple):
     usable: npt.NDArray[np.bool_]
 
     def scaled(self, scale: npt.NDArray[Any], shift: npt.NDArray[Any]) -> Numbers:
-        """Returns float64 [rows, d] with other scales and shifts."""
+        """Returns the rows, float64 [rows, d], normalised with other scales and shifts."""
         features, centre = self.features.astype(np.float64), self.centre.astype(np.float64)
         moved = shift.astype(np.float64)[:, None] * centre
         return np.asarray(scale.astype(np.float64)[:, None] * features - moved)
@@ -375,7 +375,7 @@ class Rows(NamedTuple):
 
 
 def plain_rows(features: npt.NDArray[np.float32]) -> Rows:
-    """Returns rows as they are; rows of NaN, infinity, huge or tiny numbers become null rows."""
+    """Returns unnormalised rows; rows with NaN, infinite, huge or tiny numbers become null rows."""
     with np.errstate(invalid="ignore", over="ignore"):
         lengths = norms_of(features)
         usable = (lengths <= 1e18) & ((lengths == 0) | (lengths >= 1e-20))

@@ -118,7 +118,7 @@ class BentEntropy(SeededEntropy):
 
 @dataclass(frozen=True, kw_only=True)
 class MadeRows:
-    """Made-up rows: features float32 [rows, d], labels [rows] or [rows, K], rows per unit."""
+    """Synthetic rows: features float32 [rows, d], labels [rows] or [rows, K], rows per unit."""
 
     features: npt.NDArray[np.float32]
     labels: npt.NDArray[Any]
@@ -262,7 +262,7 @@ class Expected:
         return ref.unit_rows(self._plain.with_features(values))
 
     def _multiply(self, whole: Numbers, head: Numbers, unit: Numbers) -> Numbers:
-        """Returns products of rows in steps of `unit` [rows] with a head [K, m] on its own grid."""
+        """Multiplies rows, in steps of `unit` [rows], by a head [K, m] rounded to its own grid."""
         longest = float(ref.norms_of(head).max())
         bits = ref.product_bits(1) - ref.entry_bits(self._n) - 1
         step = ref.power_of_two(longest, bits) if longest >= 1e-150 else 1.0
@@ -365,7 +365,7 @@ class Expected:
         return self._claim.find_mechanism(GRADIENTS).sensitivity
 
     def _sum_gradients(self) -> Sum:
-        """Sums clipped gradients of heads of second moments, as v u^T of unit rows u."""
+        """Sums clipped gradients of second-moment heads as outer products v u^T with unit rows."""
         options, newton = self._options, isinstance(self._method, NewtonOptions)
         scale = options.gradient_scale(self._classes) if newton else 1.0
         clip, sigmoid = self._clip() * scale, options.loss == "sigmoid"
@@ -381,7 +381,7 @@ class Expected:
         return ref.add_products(factors, whole, entry * step / scale)
 
     def _sum_steps(self, chosen: Any) -> Sum:
-        """Sums clipped gradients of `engine: exact`, as v u^T of unit rows u."""
+        """Sums clipped gradients of `engine: exact`, as outer products v u^T with unit rows u."""
         options, constant, short = self._options, self._options.constant, 1 - ref.SHORT_STEPS
         clip = self._clip() / constant * short
         entry = ref.power_of_two(short, ref.entry_bits(self._n))
@@ -548,7 +548,7 @@ class _CheckedSampler:
 
 
 def begin_apart(method: MethodOptions) -> MethodOptions:
-    """Begins a head's steps at large random weights, if rows have norm 1."""
+    """Returns the method with large random initial weights, if rows have norm 1."""
     head = method.trained_head
     if not isinstance(head, GradientOptions) or not head.has_unit_rows:
         return method

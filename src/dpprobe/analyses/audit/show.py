@@ -48,7 +48,7 @@ Tested = tuple[AuditRecord, WhiteBox]
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records; returns one part of the report per dataset, with audits and attacks."""
+    """Reads records; returns the section's parts, one per dataset, with audits and attacks."""
     records = sorted(
         map(AuditRecord.read, paths),
         key=lambda item: (item.backbone, item.method, budget_order(item.epsilon)),

@@ -2,9 +2,9 @@
 
 `canary_attack` has the attack and its synthetic rows, and `controls` has broken mechanisms that the
 audit must detect. `bounds` and `power` compute a bound on epsilon from the number of right guesses.
-The attack's power does not depend on the head's size, so the attack's rows have at most 64 features
-(`LARGEST`), unless a method's options need the real features' width. Faults at the full width are
-found by `replay`, without statistics.
+The attack's power does not depend on the head's size. So the attack's rows have at most 64 features
+(`LARGEST`), unless a method's options need the real features' width. The module `replay` finds
+faults at the full width, without statistics.
 
 A method with a search releases only the best trial's head, so its attack uses only weights.
 """
@@ -133,7 +133,7 @@ def audit_plan(
 def audited_shape(
     method: MethodOptions, plan: Plan, dimension: int, num_classes: int, multi_label: bool
 ) -> Shape:
-    """Returns the size of the audited heads: the cell's, if possible at most `LARGEST`.
+    """Returns the size of the audited heads: the cell's size, reduced to `LARGEST` if possible.
 
     Rows have more features than classes, so that sums with one row per class are not square. If
     units may have several rows, a canary has three rows.

@@ -73,7 +73,7 @@ def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | N
 
 
 def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
-    """Yields one line per fault in a study's options of subgroup comparisons."""
+    """Yields one line per fault in a study's options for comparing subgroups."""
     at_infinity = study.job_methods(INFINITE)
     if fairness.reference and fairness.reference not in at_infinity:
         few = ", ".join(at_infinity) or "none"

@@ -306,7 +306,7 @@ def _write_notes(parts: Sequence[Subgroups]) -> list[str]:
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records and their tables; returns one part of the report per dataset with records."""
+    """Reads records and their tables; returns the section's parts, one per dataset with records."""
     read = [(path, read_subgroups(path)) for path in sorted(paths)]
     parts = []
     for dataset in page.datasets:
@@ -419,7 +419,7 @@ def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
 
 
 def _count_countable(record: FairnessRecord) -> int:
-    """Counts the labels that have a recall; with two classes, only the second class counts."""
+    """Counts the labels for which recall is defined; of two classes, only the second counts."""
     classes = len(record.class_names)
     return 1 if classes == 2 and not record.multi_label else classes
 

@@ -57,7 +57,7 @@ class Resamples:
     def compute_all(
         self, compute: Callable[[npt.NDArray[np.uint8]], Values]
     ) -> tuple[Values, Drawn]:
-        """Computes a function from counts [units, samples] to values [..., samples], by blocks.
+        """Applies `compute`, from counts [units, samples] to values [..., samples], to all blocks.
 
         Returns:
           The values for the test examples, [...], and for the resamples, [..., resamples].
@@ -216,7 +216,7 @@ class Head:
     def _area_function(
         self, label: str, layout: Layout
     ) -> Callable[[npt.NDArray[np.uint8]], Values]:
-        """Returns the function from counts [units, samples] to AUCs [groups, samples]."""
+        """Returns a function that computes AUCs [groups, samples] from counts [units, samples]."""
         order, starts = layout.in_groups(self._order_rows(label))
         column = self.ranking_scores[order, self.rows.ranked_labels.index(label)]
         last = np.append(column[1:] != column[:-1], True) if len(column) else np.zeros(0, bool)

@@ -16,7 +16,7 @@ ALL: Final = "all"  # the attribute's name, and the name of its only group: all 
 
 
 class Spread(RecordPart):
-    """The mean over seeds, and the smallest and largest value of a seed."""
+    """The mean, the smallest and the largest value over seeds."""
 
     mean: float
     low: float

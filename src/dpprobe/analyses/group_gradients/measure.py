@@ -124,8 +124,8 @@ class GroupedExamples:
     """The usable training examples, and the measured groups.
 
     Attributes:
-      usable: the rows with usable features, in rising order.
-      members: the rows of each measured group by (attribute, group), in rising order; first all.
+      usable: the rows with usable features, in ascending order.
+      members: the ascending rows of each measured group by (attribute, group); first all rows.
     """
 
     usable: Index

@@ -121,7 +121,7 @@ def list_notes(record: GradientsRecord) -> list[str]:
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records; returns one part of the report per dataset with records."""
+    """Reads records; returns the section's parts, one per dataset with records."""
     records = [GradientsRecord.read(path) for path in paths]
     return [
         {

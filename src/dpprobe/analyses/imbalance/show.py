@@ -27,7 +27,7 @@ _CELL, _EDGE = 0.42, "#D55E00"
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records; returns one part of the report per dataset with records."""
+    """Reads records; returns the section's parts, one per dataset with records."""
     records = [ImbalanceRecord.read(path) for path in paths]
     return [
         _make_part(dataset, mine)

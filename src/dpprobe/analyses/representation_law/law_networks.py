@@ -78,7 +78,7 @@ class LawTask:
 
         Raises:
           ConfigError: if the backbone gives no access to its blocks.
-          DataError: naming an image that cannot be read.
+          DataError: if an image cannot be read.
         """
         fingerprint = self.hash_inputs()
         stored = locate_stored(self.results, fingerprint) / LAW_FILE
@@ -148,7 +148,7 @@ class LawTask:
         return dict(NetworkRecord.read(self._folder_of(method, epsilon) / RECORD_FILE).chosen)
 
     def hash_inputs(self) -> str:
-        """Hashes everything that decides the results."""
+        """Hashes everything that determines the results."""
         networks = [
             {
                 "method": method,

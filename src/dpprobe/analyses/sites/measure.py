@@ -208,10 +208,10 @@ class Pool:
         return float(evaluation.compute_metrics()[self.metric])
 
     def estimate(self, seeds: Sequence[Sequence[np.ndarray]]) -> Estimate:
-        """Computes the mean over seeds of a mean over heads, and its interval.
+        """Averages the metric over each seed's heads, then over seeds; returns mean and interval.
 
-        The interval over test examples has the mean width of the heads' intervals. A mean's
-        deviation is at most the mean of the deviations, so the interval is not too narrow.
+        The interval over test examples has the mean width of the heads' intervals. It is not too
+        narrow, because a mean's standard deviation is at most the mean standard deviation.
 
         Args:
           seeds: the scores of the heads of each seed, at least one head per seed.

@@ -1,4 +1,4 @@
-"""Figures of the accuracy that privacy costs: by backbone quality, and by distribution shift."""
+"""Figures of the accuracy lost to privacy: by backbone quality, and by distribution shift."""
 
 from __future__ import annotations
 

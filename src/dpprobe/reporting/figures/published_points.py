@@ -158,7 +158,7 @@ def _free_place(
     *,
     top: float,
 ) -> tuple[float, float]:
-    """Finds the position nearest to `true` at which a circle overlaps no placed circle."""
+    """Finds the nearest position to `true` at which a circle does not overlap placed circles."""
     for across, up in _STEPS:
         x, y = true[0] + across * size[0], true[1] + up * size[1]
         free = all(

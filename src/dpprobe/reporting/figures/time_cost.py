@@ -120,7 +120,7 @@ def _write_caption(
 def read_extraction_seconds(study: Study, results: Path, dataset: str) -> dict[str, float]:
     """Reads the wall-clock seconds of extracting each backbone's training features.
 
-    Leaves out backbones with a training shard that has no Snakemake benchmark.
+    Omits backbones if a training shard has no Snakemake benchmark.
     """
     shards = [name.removesuffix(".h5") for name in StudyFiles(study).list_shard_names()]
     seconds = {}
