@@ -45,7 +45,7 @@ class Lines(str):
 
 
 def join_lines(lines: Iterable[str]) -> Lines:
-    """Joins messages to one message; escapes line ends, except in messages that are `Lines`."""
+    """Joins messages into one message; escapes line ends, except in messages that are `Lines`."""
     return Lines("\n".join(map(show_message, lines)))
 
 

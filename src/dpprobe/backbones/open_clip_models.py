@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from dpprobe.backbones import network_forward
 
-# Open_clip's version, models, tags and activations; test_open_clip_models.py updates the file.
+# Has open_clip's version, models, tags and activations; test_open_clip_models.py updates it.
 NAMES = Path(__file__).with_name("open_clip_models.txt")
 LIBRARY = "open_clip_torch"
 QUICK, USUAL = "quickgelu", "gelu"

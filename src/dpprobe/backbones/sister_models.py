@@ -1,6 +1,6 @@
 """Architectures of timm that fit one checkpoint, but compute different features from its weights.
 
-An example are `tf_efficientnet_lite0` and `efficientnet_lite0`: all tensors have equal names and
+Examples are `tf_efficientnet_lite0` and `efficientnet_lite0`: all tensors have equal names and
 shapes, but padding and the epsilon of batch norms differ. `timm_sisters.txt`, written by
 `bench/timm_sisters.py`, lists these architectures.
 """

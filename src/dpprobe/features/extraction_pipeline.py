@@ -1,10 +1,10 @@
 """Turns encoded images into features in the rows' order: reads, decodes and computes.
 
 Rows are processed in pieces. On a CPU each of the job's threads decodes a piece and runs the model
-on it with one torch thread. No thread waits for another, and several small passes are
-faster than one pass divided among threads. For a GPU, processes decode the pieces
-(`decoding_workers`). A batch is assembled in pinned memory and sent to the GPU by one copy. The
-batch's features are fetched while the GPU computes the next batch.
+on it with one torch thread. No thread waits for another, and several small passes are faster than
+one pass divided among threads. For a GPU, processes decode the pieces (`decoding_workers`). A batch
+is assembled in pinned memory and sent to the GPU by one copy. The batch's features are fetched
+while the GPU computes the next batch.
 
 All forward passes have an equal number of rows, because the number of rows may change the last bits
 of matrix products. Padding of the last pass keeps an image's features independent of other images.
@@ -142,7 +142,7 @@ class Decoder:
         """Stores only the picklable transforms of the backbone.
 
         Args:
-          vectors: the name of the vectors of each row, for a backbone that takes vectors.
+          vectors: the name of each row's vectors, for a backbone that takes vectors, not images.
           stand_in: an image of the split that is decoded in place of null examples, so that all
             rows have equal shapes; the caller never uses the result.
         """

@@ -231,7 +231,7 @@ def _compute_cosine(first: npt.NDArray[np.float64], second: npt.NDArray[np.float
 
 
 def _unit_blocks(store: FeatureStore, rows: int, device: str) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yields rows of unit norm, float32 [m, d]; zeros and null examples give zeros, with cosine 0."""
+    """Yields rows of unit norm, float32 [m, d]; zeros and null examples are zeros (cosine 0)."""
     for start, block in store.read_blocks(rows):
         yield start, _scale_to_unit(torch.from_numpy(np.nan_to_num(block, copy=False)).to(device))
 

@@ -79,7 +79,7 @@ def _remove_mark(path: Path, *, with_folder: bool) -> None:
 
 
 def take_turn(folder: Path) -> None:
-    """Waits for the exclusive right to take or delete Snakemake's locks, up to `end_turn`.
+    """Waits for the exclusive right, until `end_turn`, to take or delete Snakemake's locks.
 
     Without turns, two starting runs could both find no lock, and a run that ends would delete the
     folder of locks of a run that starts. The end of a process also ends its turn.

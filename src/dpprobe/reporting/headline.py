@@ -104,7 +104,7 @@ def baseline_doubt(best: Best) -> str:
 
 
 def majority_doubt(best: Best) -> str:
-    """Warns of a result that may be no better than the majority-class baseline, else empty."""
+    """Returns a warning if a result may be no better than the majority-class baseline, else ""."""
     constant, low, high = best.entry.constant, best.entry.both_low, best.entry.both_high
     if constant is None or low is None or high is None or low > constant:
         return ""

@@ -13,7 +13,7 @@ from dpprobe.features.extraction_time import describe_time, time_network
 from dpprobe.study.reserved_names import locate_features
 from dpprobe.study.study import Study
 
-FEWEST_IMAGES = 200  # fewer images take less than hours with any network
+FEWEST_IMAGES = 200  # fewer images never take hours, with any network
 
 
 def describe_times(

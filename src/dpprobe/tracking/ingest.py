@@ -59,8 +59,8 @@ def update_dataset(
 
     A run with an up-to-date result_key and content_hash is reused. A run whose cell has changed is
     replaced, and unfinished runs left by a crash are deleted. Runs of cells that are no longer in
-    the study get the tag `current` = "false", and the ready-made views omit them. Runs of other
-    studies do not change.
+    the study remain, with the tag `current` = "false", and the ready-made views omit them. Runs of
+    other studies do not change.
 
     Args:
       figures, tables: files for the run of the whole dataset. Only one run has them, so that the

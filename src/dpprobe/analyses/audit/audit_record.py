@@ -76,7 +76,7 @@ class Bundle(RecordPart):
 
 
 class Test(RecordPart):
-    """A test and its p-value under the claim; 0 or 1 for a test that correct mechanisms pass."""
+    """A test and its p-value under the claim; 0 or 1 if correct mechanisms always pass the test."""
 
     name: str
     p_value: float

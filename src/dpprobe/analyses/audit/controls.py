@@ -89,7 +89,7 @@ class Control(NamedTuple):
 def make_controls(
     attack: Attack, shape: Shape, *, group: int, seed: int, made: MadeRows | None = None
 ) -> Iterator[Control]:
-    """Yields all controls (broken versions) of an attack's mechanism; the replay uses rows `made`."""
+    """Yields all controls (broken versions) of an attack's mechanism; replays use rows `made`."""
     several = replace(shape, rows_per_unit=max(2, shape.rows_per_unit))
     heavy = make_worlds(several, group=group, length=LONG, seed=seed).change_rows(double_weights)
     changes: dict[str, dict[str, Any]] = {

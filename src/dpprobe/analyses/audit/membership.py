@@ -18,9 +18,9 @@ together at most a tenth of all rows, and each with at most half the mean rows p
 
 The plan's trade-off curve bounds every guess of one coin (`privacy.trade_off`), whatever the other
 units are. The trade-off curve is concave in the false-positive rate, so it also bounds a
-threshold's mean rates over units and heads. If a measured rate is above the trade-off curve but its
-interval reaches the curve, the excess may be chance. Otherwise the guarantee is broken. A measured
-rate far below the curve only shows that the attack is weak.
+threshold's mean rates over units and heads. If a measured rate is above the curve but its interval
+reaches the curve, the excess may be chance. If the whole interval is above the curve, the guarantee
+is broken. A measured rate far below the curve only shows that the attack is weak.
 """
 
 from __future__ import annotations

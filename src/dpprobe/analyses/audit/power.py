@@ -170,7 +170,7 @@ def caught_factor(
     *,
     strength: float = 1.0,
 ) -> float:
-    """Returns the f > 1 such that an audit rejects a plan whose noise is too small by the factor f.
+    """Returns the f > 1 such that an audit rejects the plan if noise is too small by the factor f.
 
     If the noise is 1 / f times the plan's, the test rejects the plan at `confidence` with the given
     probability. The result is NaN for too few runs, a selection among trials, or no noise at all.

@@ -400,7 +400,7 @@ def centred_rows(rows: Rows, centre: npt.NDArray[np.float32]) -> Rows:
 
 
 class Clipped(NamedTuple):
-    """Rows clipped to norm `longest`, with a constant: see `heads.clipped_row_options`."""
+    """Clipped rows with a constant, of norm at most `longest`: see `heads.clipped_row_options`."""
 
     rows: Rows
     scale: npt.NDArray[np.float32]

@@ -201,7 +201,7 @@ def _subtract_pairs(first: Values, second: Values) -> Values:
 
 
 def smallest_deviation(units: npt.NDArray[np.floating], confidence: float) -> Values:
-    """Returns the least standard deviation of a share: half of Wilson's interval at 0, by z."""
+    """Returns a share's least standard deviation: half of Wilson's interval at 0, divided by z."""
     z = float(ndtri((1 + confidence) / 2))
     return np.asarray(z / (2 * (units + z**2)), dtype=np.float64)
 

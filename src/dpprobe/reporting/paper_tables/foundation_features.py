@@ -146,7 +146,7 @@ def _cell_place(cell: CellResult) -> _Place:
 
 
 def _datasets_of(run: Run, name: str) -> list[str]:
-    """Lists the study's datasets with a given published name; a dataset called like it is first."""
+    """Lists the study's datasets with a given published name, first any dataset of that name."""
     datasets = [dataset for dataset in run.datasets if run.published_name(dataset) == name]
     return sorted(datasets, key=lambda dataset: dataset != name)
 

@@ -15,9 +15,9 @@ from dpprobe.results.best_private import Best
 def draw_curve(bests: Sequence[Best]) -> str:
     """Draws one dataset's best private results with 95% intervals; returns a data URL.
 
-    The dashed line is the dataset's best non-private result. Each point's own baseline would give
-    no straight line if backbones change. The dotted line is the majority-class baseline, if inside
-    the axis limits. `bests` must be sorted by increasing epsilon.
+    The dashed line is the dataset's best non-private result, because a line of each point's own
+    baseline would bend where the best backbone changes. The dotted line is the majority-class
+    baseline, if inside the axis limits. `bests` must be sorted by increasing epsilon.
     """
     with style.use_settings():
         figure = Figure(figsize=(4.8, 2.7), layout="constrained")
