@@ -15,8 +15,7 @@ def check_output_path(path: Path, option: str) -> None:
     """Checks that a plain file or a new folder can be created at a path; leaves nothing behind.
 
     Raises ConfigError with the option, the path and the cause if the path is a folder, a device or
-    a symbolic link to itself, or if its folder cannot be written. Raises OSError if the path is too
-    long.
+    a link to itself, or if its folder cannot be written. Raises OSError if the path is too long.
     """
     try:
         mode = path.stat().st_mode

@@ -23,7 +23,7 @@ from dpprobe.study.vector_checks import vector_faults
 
 
 class Study(StudyKeys):
-    """A study: each (dataset, backbone, method, epsilon) of the lists is a cell with all seeds."""
+    """One study: every (dataset, backbone, method, epsilon) of the lists, with all its seeds."""
 
     @model_validator(mode="before")
     @classmethod
