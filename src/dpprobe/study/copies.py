@@ -69,7 +69,7 @@ def _check_backbone(name: str, copy: Copy) -> None:
 
 
 class CopyOptions(Options):
-    """The options of this machine's copies of catalog content, by the names of catalog entries."""
+    """Where this machine has content of the catalog, by the names of the catalog's entries."""
 
     datasets: Annotated[dict[str, Copy], AfterValidator(partial(_check_copies, _check_dataset))] = (
         Field(
