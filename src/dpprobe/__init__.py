@@ -1,7 +1,7 @@
 """Differentially private classifiers on features of frozen foundation models.
 
 The names in `__all__` are the public Python API, imported at first use, so that `import dpprobe`
-takes no time. docs/python.md has the stability policy. All names outside `__all__` are internal.
+is fast. docs/python.md has the stability policy. All names outside `__all__` are internal.
 """
 
 from importlib import import_module

@@ -57,7 +57,7 @@ def main() -> None:
             finally:
                 sys.stdout.flush()  # also after `--help`, whose output Python would flush at exit
     except BrokenPipeError:
-        # The pipe's reader, such as `head`, closed the pipe.
+        # The reader of the pipe, such as `head`, has closed it.
         status = 0
         _close_output()
     except DpprobeError as error:
@@ -97,12 +97,12 @@ def _run_command(parser: argparse.ArgumentParser) -> int:
 
 
 def _close_output() -> None:
-    """Discards output that could not be written: Python would flush it again at exit, and fail."""
+    """Discards unwritable output, because Python would flush it again at exit, and fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Version(argparse.Action):
-    """Prints the version only on request, because a clone must call git to find it."""
+    """Computes the version only when it is printed, because a clone calls git for it."""
 
     def __init__(self, option_strings: list[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version")
@@ -113,7 +113,7 @@ class _Version(argparse.Action):
 
 
 def _show_progress() -> None:
-    """Sends log lines, such as progress, to standard error, to keep standard output for results."""
+    """Sends log lines, such as progress, to standard error; standard output is for results."""
     logging.basicConfig(format="%(message)s")
     logging.getLogger("dpprobe").setLevel(logging.INFO)
 

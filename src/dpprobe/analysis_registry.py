@@ -16,7 +16,7 @@ class Registered(NamedTuple):
 
     Attributes:
       package: the package that declares the analysis as `ANALYSIS`.
-      version: raise this if the analysis's output changes, so that finished studies measure again.
+      version: raise this if the analysis's output changes, so that finished studies rerun it.
       folder: the folder of the analysis's records, in results_dir.
     """
 

@@ -1,8 +1,8 @@
 """The device, threads and Python of a process, and settings that depend on the device.
 
 Under a scheduler, a job sees only its own GPU. Without a scheduler, or in a group of jobs in one
-Slurm job, each process sees several GPUs. All processes would use the first GPU, so each process
-reserves the GPU with the fewest users, by a lock that the system releases when the process ends.
+Slurm job, each process sees several GPUs, and all processes would use the first GPU. So each
+process reserves the GPU with the fewest users, by a lock that is released when the process ends.
 
 A GPU executes its operations in order, while the program continues. Data copied from the GPU may be
 read only after waiting for a mark (a CUDA event) that was set after the copy.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# The environment variable with the PATH from before `put_python_on_path`.
+# The environment variable with the user's original PATH, before `put_python_on_path`.
 USER_PATH = "DPPROBE_USER_PATH"
 
 Mark = Any
@@ -39,7 +39,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 _LEVELS = 64
 # A program that ends with status 3 only if torch is installed and sees no GPU.
 _ASK_TORCH = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
-# Locks of GPUs that this process keeps until it ends.
+# Locks of GPUs, which this process releases only when it ends.
 _held: list[BinaryIO] = []
 # The GPUs that this process saw before it hid all but one.
 _seen: list[str] = []
@@ -49,7 +49,7 @@ def resolve_device(name: str) -> str:
     """Returns "cpu" or "cuda" for a study's `device`; raises DeviceError for cuda without a GPU.
 
     Call this function before anything else uses CUDA. If there are several GPUs, this process
-    reserves one; while there are enough GPUs, no other process of the node has this GPU.
+    reserves one of them, which no other process on the node uses while there are enough GPUs.
     """
     if name == "cpu":
         return name
@@ -67,7 +67,7 @@ def resolve_device(name: str) -> str:
 
 
 def identity_device(name: str) -> str:
-    """Returns the device in the identity of a study's cells: "cpu" or "cuda".
+    """Returns the device to record in the identity of a study's cells: "cpu" or "cuda".
 
     Needs no GPU for `device: cuda`, so that a machine without a GPU can reuse finished cells.
     """
@@ -91,7 +91,7 @@ def visible_devices(environment: Mapping[str, str], nodes: Iterable[str]) -> tup
     """Returns the GPUs that a process sees, according to `CUDA_VISIBLE_DEVICES`.
 
     Args:
-      nodes: the names of files in /dev; without the variable, these names give the number of GPUs.
+      nodes: file names in /dev, from which GPUs are counted if the variable is not set.
     """
     written = environment.get(VISIBLE)
     if written is None:
@@ -123,7 +123,7 @@ def slot_names(devices: Sequence[str], environment: Mapping[str, str]) -> list[t
     """Lists the pairs (lock file, device) in the order in which a process tries to lock them.
 
     The list has each device once, then each device a second time, and so on. So the first pair with
-    an unlocked file has a device with the fewest users. Two Slurm jobs may use the same name for
+    an unlocked file has a device with the fewest users. Two Slurm jobs may use one name for
     different devices, so each Slurm job has its own locks.
     """
     job = environment.get("SLURM_JOB_ID", "")
@@ -140,7 +140,7 @@ def take_device(
     nodes: Iterable[str] | None = None,
     folder: Path | None = None,
 ) -> str | None:
-    """Reserves one of several visible GPUs until the process ends; None without a second GPU.
+    """Reserves one of several visible GPUs until the process ends; None with fewer than two GPUs.
 
     Args:
       folder: the folder of the locks, on the node's own disk, shared by all processes of a user.
@@ -153,7 +153,7 @@ def take_device(
 
 
 def reserve_devices(count: int, *, folder: Path | None = None) -> list[str]:
-    """Reserves different GPUs, one for each process that this process starts, until it ends.
+    """Reserves `count` different GPUs for child processes, until this process ends.
 
     Raises DeviceError if this process sees fewer GPUs.
     """
@@ -214,7 +214,7 @@ class Accelerator:
     device = "cuda"
 
     def host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Returns uninitialised host memory, from and to which the device can copy."""
+        """Returns uninitialised host memory for copies from and to the device."""
         import torch  # late, because torch is heavy
 
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
@@ -228,7 +228,7 @@ class Accelerator:
         return self.host_memory(values.shape, values.dtype).copy_(values, non_blocking=True)
 
     def set_mark(self) -> Mark:
-        """Sets a mark after all work that the device was given so far."""
+        """Sets a mark after all operations that were sent to the device so far."""
         import torch  # late, because torch is heavy
 
         event = torch.cuda.Event()
@@ -248,12 +248,12 @@ def is_gpu(device: str) -> bool:
 
 
 def default_precision(device: str) -> Literal["float16", "float32"]:
-    """Returns the precision that `precision: auto` means on this device."""
+    """Returns the precision to use for `precision: auto` on this device."""
     return "float16" if is_gpu(device) else "float32"
 
 
 def use_precision(device: torch.device | str, precision: torch.dtype | None) -> torch.autocast:
-    """Makes matrix products run in a precision; None means the precision of the weights."""
+    """Sets the precision of matrix products; None means the precision of the weights."""
     import torch  # late, because torch is heavy
 
     kind = "cuda" if is_gpu(str(device)) else "cpu"
@@ -264,8 +264,8 @@ def use_precision(device: torch.device | str, precision: torch.dtype | None) -> 
 def use_full_float32() -> Iterator[None]:
     """Sets full float32 products and deterministic convolutions in the `with` block.
 
-    By default a GPU rounds factors of convolutions to 10 bits (TF32), more than clipping's margins
-    cover. By default a GPU also chooses its algorithm by the batch size.
+    By default a GPU rounds factors of convolutions to 10 bits (TF32), an error above clipping's
+    margins, and chooses its algorithm by the batch size.
     """
     import torch  # late, because torch is heavy
 
@@ -281,15 +281,15 @@ def use_full_float32() -> Iterator[None]:
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Returns True if compiled loops run on a device; torch computes equal sums elsewhere."""
+    """Returns True if compiled loops exist for a device; elsewhere torch computes equal sums."""
     return device.type == "cpu"
 
 
 def spare_bytes(device: torch.device) -> int:
-    """Returns how much memory may hold copies that only save time: half of what a GPU has free.
+    """Returns the memory for copies that only save time: half of the free memory of a GPU.
 
-    PyTorch reserves the memory of earlier copies for later ones, so this memory counts as free. On
-    a CPU it is 32 MB: little beside torch itself, so that a job requests no more for it.
+    Memory that PyTorch has reserved from earlier copies counts as free. On a CPU the result is 32
+    MB, which is little compared with torch, so that jobs need not request more memory.
     """
     import torch  # late, because torch is heavy
 

@@ -1,4 +1,4 @@
-"""The errors for users to read: one line that names the wrong thing, its value and the remedy."""
+"""Errors for users: one line with the faulty option or file, its value and the remedy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 
 from dpprobe.shown_text import show_message
 
-# The system's path errors that stay until the user corrects the path; a retry may cure all others.
+# The system's path errors that last until the user corrects the path; retries may fix all others.
 LASTING = {
     errno.EACCES,
     errno.EINVAL,
@@ -22,7 +22,7 @@ NETWORK = {"httpcore", "httpx", "huggingface_hub", "requests", "urllib3"}
 
 
 class DpprobeError(Exception):
-    """Base class of all errors for users to read.
+    """Base class of all errors for users.
 
     Attributes:
       passes: True if a retry may succeed without any change.
@@ -85,7 +85,7 @@ class PrivacyError(DpprobeError):
 
 
 class WaitingError(DpprobeError):
-    """Other sites have not answered yet; run the same command again after their answers."""
+    """Other sites have not answered yet; rerun the command after their answers."""
 
     passes = True
 
@@ -109,8 +109,8 @@ class TrackingError(DpprobeError):
 def may_pass(error: BaseException) -> bool:
     """Returns True if a retry may succeed without any change.
 
-    Returns False only for dpprobe's own errors that say so themselves, or that neither system nor
-    network nor memory caused.
+    Returns False only for dpprobe's own errors: if their `passes` is False, or if they were not
+    caused by the system, the network or a lack of memory.
     """
     if not isinstance(error, DpprobeError):
         return True
@@ -124,7 +124,7 @@ def may_pass(error: BaseException) -> bool:
             return True
         if isinstance(cause, OSError) and cause.errno not in {None, *LASTING}:
             return True
-        # errors of libraries that talk to servers have no errno
+        # network libraries' errors have no errno
         library = type(cause).__module__.partition(".")[0]
         if isinstance(cause, TimeoutError | ConnectionError) or library in NETWORK:
             return True

@@ -1,4 +1,4 @@
-"""Optional packages: the extra that installs each, and the line for a person who lacks one."""
+"""Optional packages: the extra that installs each package, and the error if one is missing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from dpprobe.errors import MissingExtraError
 from dpprobe.resources import clone_root
 
-# Packages that the core does without, by the extra of pyproject.toml that brings them, under the
-# names with which they are imported. All other packages are the core's.
+# The import names of optional packages, by the extra of pyproject.toml that installs them. All
+# other packages belong to the core.
 EXTRAS = {
     "images": (
         "PIL", "huggingface_hub", "kymatio", "open_clip", "pillow_heif", "pyarrow", "timm",
@@ -28,7 +28,7 @@ EXTRAS = {
         "optuna", "pandas", "tenacity", "urllib3",
     ),
 }  # fmt: skip
-# Extras that an extra includes, as in pyproject.toml.
+# The extras that each extra includes, as in pyproject.toml.
 BRINGS = {"dicom": ("images",), "postgres": ("tracking",), "workflow": ("images", "tracking")}
 
 _DISTRIBUTIONS = {"open_clip_torch": "open_clip", "pillow": "PIL"}
@@ -37,7 +37,7 @@ _DISTRIBUTIONS = {"open_clip_torch": "open_clip", "pillow": "PIL"}
 def require_extra(extra: str, purpose: str) -> None:
     """Raises MissingExtraError, with the command to type, if a package of `extra` is missing.
 
-    `purpose` names what needs the extra, such as "dpprobe run".
+    `purpose` is the feature that needs the extra, such as "dpprobe run".
     """
     for part in (extra, *BRINGS.get(extra, ())):
         for package in EXTRAS[part]:
@@ -71,7 +71,7 @@ class OptionalModule(ModuleType):
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # tools that look through a module's names must import nothing
+        if name.startswith("__"):  # inspecting a module's names must not import it
             raise AttributeError(name)
         with naming_extras():
             module = import_module(self.__name__)

@@ -1,4 +1,4 @@
-"""JSON values: one text and one hash of equal values, strict parsing, the first difference."""
+"""JSON values: canonical text and hash, strict parsing, and the first difference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def hash_value(value: Any) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parses JSON; raises ValueError for repeated keys, and brackets nested too deeply."""
+    """Parses JSON; raises ValueError for repeated keys, and for too deep nesting."""
     try:
         return json.loads(text, object_pairs_hook=_read_pairs)
     except RecursionError:
@@ -41,9 +41,9 @@ def _read_pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_strict(content: str | bytes) -> Any:
-    """Parses JSON from outside; raises ValueError unless all readers read the same values.
+    """Parses JSON from outside; raises ValueError if other parsers may read different values.
 
-    NaN, infinity and repeated keys are refused, and deep nesting, at which some readers overflow.
+    Refuses NaN, infinity, repeated keys, and deep nesting, at which some parsers overflow.
     """
 
     def read_number(text: str) -> float:
@@ -72,7 +72,7 @@ def parse_strict(content: str | bytes) -> Any:
 
 
 class Difference(NamedTuple):
-    """A place in two JSON values, written as dotted keys, and the two values there."""
+    """A position in two JSON values, as dotted keys, and the two values at this position."""
 
     place: str
     first: Any
@@ -80,7 +80,7 @@ class Difference(NamedTuple):
 
 
 def first_difference(first: Any, second: Any, place: str = "") -> Difference | None:
-    """Returns the first place where two JSON values differ; a missing key is `ABSENT`."""
+    """Returns the first difference of two JSON values; a missing key has the value `ABSENT`."""
     if first == second:
         return None
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
@@ -90,4 +90,4 @@ def first_difference(first: Any, second: Any, place: str = "") -> Difference | N
         pair = first.get(key, ABSENT), second.get(key, ABSENT)
         if difference := first_difference(*pair, inner):
             return difference
-    return Difference(place, first, second)  # one lacks a key whose other value is `ABSENT`
+    return Difference(place, first, second)  # one value lacks a key, the other has it as `ABSENT`

@@ -28,7 +28,7 @@ _LONGEST_NAME = 80  # file names have at most 255 characters, and may join three
 # Snakemake refuses paths that end in 20 repetitions of a text, because rules might call each other.
 _REPETITION = re.compile(r"(.+?)\1{19}")
 NAME_PATTERN = r"[a-z0-9][a-z0-9_]*"
-# Other characters break paths: Snakemake formats paths, MLflow makes URIs of paths, `~` stays `~`.
+# Other characters break paths: Snakemake formats paths, MLflow makes URIs, `~` is not expanded.
 _FOLDER_CHARACTERS = r"[^/\s{}~?#%*\[\]\"'`$\\:;,&<>|]"
 FOLDER_PATTERN = rf"/?{_FOLDER_CHARACTERS}+(/{_FOLDER_CHARACTERS}+)*/?"
 
@@ -59,7 +59,7 @@ Folder = Annotated[
 
 @dataclass(frozen=True)
 class AtMost:
-    """An upper bound on a number in a study; `why` is the reason that the error gives."""
+    """An upper bound on a number in a study; `why` is the reason given in the error."""
 
     limit: int
     why: str
@@ -87,7 +87,7 @@ ItemT = TypeVar("ItemT")
 
 
 def reject_repeats(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
-    """Returns the values of a list; raises ValueError, which names a value that appears twice."""
+    """Returns a list's values as a tuple; raises ValueError, with the value, if one is repeated."""
     if len(set(values)) < len(values):
         twice = next(value for value in values if values.count(value) > 1)
         raise ValueError(f"{twice} appears twice in the list; remove one")
@@ -98,16 +98,16 @@ BlockT = TypeVar("BlockT", bound="Options")
 
 
 class Options(BaseModel):
-    """A block of the configuration: immutable, and without keys that its class does not declare."""
+    """A block of the configuration: immutable, and only with keys that its class declares."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    # Maps keys of other blocks in the registry to this block's key, and value, with equal purpose.
+    # Maps other blocks' keys to this block's key (and value) with the same purpose.
     COUNTERPARTS: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def suggest_key(cls, key: str) -> str | None:
-        """Returns this block's key with the same purpose as another block's key, if any."""
+        """Returns this block's key that has the same purpose as another block's key, if any."""
         words = cls.COUNTERPARTS.get(key)
         return words if words and words.partition(":")[0] in cls.model_fields else None
 
@@ -116,16 +116,16 @@ class Options(BaseModel):
         return next((block for block in vars(self).values() if isinstance(block, kind)), None)
 
     def _derive(self, **values: Any) -> None:
-        """Sets options that follow from others, and so do not count as written.
+        """Sets options that follow from other options, without marking them as written by the user.
 
-        Only for validators: they end before anybody sees the block, which is immutable from then on
-        (as `__post_init__` of a frozen dataclass).
+        Only for validators, which end before the block is used; then the block is immutable (like
+        a frozen dataclass after `__post_init__`).
         """
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
 
-# All registries by selecting key, such as `head`; errors name the options that have a wrong key.
+# All registries by selecting key, such as `head`; errors list the options that accept a wrong key.
 REGISTRIES: dict[str, Mapping[str, str]] = {}
 
 
@@ -135,7 +135,7 @@ def options_class(registry: Mapping[str, str], name: str) -> type[Options]:
 
 
 def written_keys(cls: type[BaseModel]) -> list[str]:
-    """Lists the keys of a block that a study may write."""
+    """Lists the keys of a block that a study may set."""
     return [
         field
         for field, info in cls.model_fields.items()
@@ -144,12 +144,12 @@ def written_keys(cls: type[BaseModel]) -> list[str]:
 
 
 def takes_key(registry: Mapping[str, str], name: str, key: Any) -> bool:
-    """Returns True if the options that are registered under `name` have the key `key`."""
+    """Returns True if the options registered under `name` have the key `key`."""
     return key in written_keys(options_class(registry, name))
 
 
 def registered_name(registry: Mapping[str, str], key: str, name: Any) -> str:
-    """Returns `name`; raises ValueError, which lists the known names, if it is not registered."""
+    """Returns `name`; raises ValueError, with the known names, if it is not registered."""
     if isinstance(name, str) and name in registry:
         return name
     known = ", ".join(sorted(registry))
@@ -161,9 +161,9 @@ def by_registry(
     key: str,
     complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
 ) -> BeforeValidator:
-    """Makes a pydantic validator that reads a mapping as the `Options` that its `key` names.
+    """Makes a pydantic validator that reads a mapping as the `Options` selected by its `key`.
 
-    `complete` first fills in options that the mapping leaves out.
+    `complete` first fills in options that are missing in the mapping.
     """
 
     REGISTRIES[key] = registry
@@ -179,7 +179,7 @@ def by_registry(
 
 
 def real_path(path: Path) -> Path:
-    """Follows all links of a path; unlike `Path.resolve`, accepts a link that leads to itself."""
+    """Resolves all links in a path; unlike `Path.resolve`, accepts a link to itself."""
     return Path(os.path.realpath(path))
 
 

@@ -104,7 +104,7 @@ def report_wait(
     first: float = 5.0,
     longest: float = 60.0,
 ) -> Iterator[None]:
-    """Logs `text (m:ss so far)` while the block runs and `waits` stays true.
+    """Logs `text (m:ss so far)` while the `with` block runs and `waits` returns True.
 
     A thread logs after `first` seconds, then after pauses that double up to `longest` seconds.
     """

@@ -1,6 +1,6 @@
 """Lists the parts of a release, one line each, in the order of their checks.
 
-A start of Snakemake reads the declarations, so they import neither torch nor NumPy.
+Each start of Snakemake imports the declarations, so they import neither torch nor NumPy.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ PARTS = {
     "predecessor": Registered("dpprobe.release.parts.predecessor"),
     "signature": Registered("dpprobe.release.parts.signature"),
 }
-# Blocks of every statement, null if a release lacks the part; then blocks that only releases with
-# the part have. The bytes of a statement depend on the order of blocks.
+# Blocks of every statement, null if a release lacks the part; then blocks that exist only if the
+# release has the part. The bytes of a statement depend on the order of blocks.
 ALWAYS_STATED = ("evaluation", "choice", "ledger", "evidence")
 STATED_IF_ASKED = ("calibration", "predecessor", "cohort", "monitor", "sites")
 
@@ -51,13 +51,13 @@ def load_parts() -> Mapping[str, Any]:
 
 @cache
 def load_steps() -> Mapping[str, Any]:
-    """Imports each part's `Steps`, the class that works while a release is made, by part name."""
+    """Imports each part's `Steps`, the class that is used while a release is made, by part name."""
     modules = {name: f"{part.package}.measure" for name, part in PARTS.items()}
     return {name: importlib.import_module(module).Steps for name, module in modules.items()}
 
 
 def load_asked(release: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yields name, `Steps` and options of all parts that a release has, by its `ReleaseOptions`."""
+    """Yields name, `Steps` and options of each part that a release's `ReleaseOptions` request."""
     declared = load_parts()
     for name, steps in load_steps().items():
         options = declared[name].options if name in declared else None

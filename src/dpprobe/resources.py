@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).resolve().parent
 
 @cache
 def project_root() -> Path:
-    """Returns the folder of Snakefile, config.yaml, resources/, scripts/ and profiles/."""
+    """Returns the folder with Snakefile, config.yaml, resources/, scripts/ and profiles/."""
     return clone_root() or PACKAGE / SHIPPED
 
 

@@ -1,9 +1,9 @@
 """Writes names from outside so that neither terminals nor spreadsheets execute them.
 
 Names of files, classes and columns may contain escape sequences, which can retitle a terminal or
-hide lines, and line ends, which make one message look like several. They may also begin like
-formulas, which a spreadsheet would compute. Messages are escaped where they are shown, in errors
-and in the log; only `Lines` have several lines.
+hide lines, and line ends, which make one message look like several. Names may also begin like
+formulas, which a spreadsheet would compute. Messages are escaped when they are shown (errors, log
+lines). Only `Lines` may have several lines.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _NOT_SHOWN = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _LINE_ENDS = re.compile("[\t\n]")
-# A formula's first character, at the start of a cell or after a character that may divide cells.
+# A formula's first character, at the start of a cell or after a possible separator of cells.
 _FORMULA = re.compile(r"(?:^|(?<=[;\t\r\n]))(?=[=@+\-\t\r＝＠＋－])")
 _NUMBER = re.compile(r"[+-]?[\d.,]+(?:[eE][+-]?\d+)?%?|[+-]?(?:inf|nan)|[+-]", re.ASCII)
 
 
 def printable(text: str) -> str:
-    """Returns a text with an escape such as `\\x1b` for each character that is not shown."""
+    """Returns a text with an escape such as `\\x1b` for each unprintable character."""
     return _NOT_SHOWN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
@@ -45,23 +45,23 @@ class Lines(str):
 
 
 def join_lines(lines: Iterable[str]) -> Lines:
-    """Joins messages to one of several lines; escapes line ends in each that is no `Lines`."""
+    """Joins messages into one message; escapes line ends, except in messages that are `Lines`."""
     return Lines("\n".join(map(show_message, lines)))
 
 
 def show_message(text: str) -> str:
-    """Returns a message as it is shown: on one line, unless it is made of several."""
+    """Returns a message as it is shown: on one line, unless it is `Lines`."""
     return text if isinstance(text, Lines) else one_line(text)
 
 
 def spreadsheet_text(text: str) -> str:
-    """Returns a CSV cell's printable text, with ' before a formula, so that it is not computed."""
+    """Returns a CSV cell's printable text, with ' before a formula to prevent its computation."""
     text = printable(text)
     return text if _NUMBER.fullmatch(text) else _FORMULA.sub("'", text)
 
 
 class Terminal:
-    """A text stream that writes printable text only; its OSErrors name it as `name`."""
+    """A text stream that writes only printable text; its OSErrors mention it as `name`."""
 
     def __init__(self, stream: IO[str], name: str) -> None:
         self._stream, self._name = stream, name
@@ -97,5 +97,5 @@ def _show_record(record: logging.LogRecord) -> bool:
     return True
 
 
-# All modules log by this logger. Its handlers write to terminals, and to logs that a run prints.
+# All modules use this logger. Its handlers write to terminals, and to logs that a run prints.
 logging.getLogger("dpprobe").addFilter(_show_record)

@@ -1,7 +1,7 @@
-"""Lists the jobs of a run that repeat because dpprobe raised the version of a stage's files.
+"""Lists the jobs of a run that rerun because dpprobe raised the version of a stage's files.
 
-The versions of `dpprobe.versions`, as params of rules, know their stage. Snakemake records only the
-text of a job's params, without names: a version is recorded as its number.
+Rules have the versions of `dpprobe.versions` as params, and these know their stage. But Snakemake
+records only the text of a job's params, without names, so a version is recorded as its number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from dpprobe import versions
 from dpprobe.counted_nouns import count_noun
 
-# Names of the files of stages whose own name is not enough.
+# The names of stages' files, if the stage's own name is unclear.
 _FILES = {
     "download": "downloads",
     "data": "split tables",
@@ -31,7 +31,7 @@ _FILES = {
     "search": "searches",
     "tsne": "t-SNE embeddings",
 }
-# Stages after which heads are trained again, or may be.
+# Stages whose new version causes heads to be retrained, or may do so.
 _BEFORE_HEADS = {"data", "features", "manifest", "calibration", "training", "fine_tuning", "cuts"}
 _KEPT = {"statement": "heads are kept", "release": "bundles are kept"}
 
@@ -54,7 +54,7 @@ VERSIONS = {stage: StageVersion(number, stage) for stage, number in versions.VER
 
 
 class Raised(NamedTuple):
-    """A stage whose files have another version than this dpprobe writes; `old` None if unknown."""
+    """A stage whose files have another version than this dpprobe's; `old` is None if unknown."""
 
     stage: str
     old: int | None
@@ -62,7 +62,7 @@ class Raised(NamedTuple):
 
 
 class RaisedJob(NamedTuple):
-    """A job that runs, with its raised stages and the number of cells that it makes."""
+    """A job that reruns, with its raised stages and the number of cells that it makes."""
 
     stages: list[Raised]
     cells: int = 0
@@ -80,8 +80,8 @@ def find_raised(params: Iterable[Any], recorded: Sequence[str] | None) -> list[R
     values = [value for value in params if not callable(value)]
     stages = [value for value in values if isinstance(value, StageVersion)]
     constants = Counter(repr(value) for value in values if not isinstance(value, StageVersion))
-    # An option may have the number of a version. If options come first, a version may seem to be
-    # raised where an option has changed to its number.
+    # Options and versions may have equal numbers. If options are matched first, a version may seem
+    # to be raised because an option has changed to the version's number.
     raised = _find_missing(stages, Counter(recorded) - constants)
     certain = _find_missing(stages, Counter(recorded))
     stages_certain = {each.stage for each in certain}
@@ -100,20 +100,20 @@ def _find_missing(stages: Iterable[StageVersion], left: Counter[str]) -> list[Ra
 
 
 def _find_old(version: int, numbers: Sequence[int]) -> int | None:
-    """Returns the number that a version had: the nearest below it, or the only one."""
+    """Returns a version's earlier number: the nearest smaller number, or the only number."""
     below = [number for number in numbers if number < version]
     return max(below, default=numbers[0] if len(numbers) == 1 else None)
 
 
 def is_only_raised(raised: Sequence[Raised], old: Iterable[str], new: Iterable[str]) -> bool:
-    """Returns True if nothing but the versions differs, between params of files and of a job."""
+    """Returns True if the recorded params and a job's params differ only in versions."""
     return {*new} <= {str(each.new) for each in raised} and {*old} <= {
         str(each.old) for each in raised
     }
 
 
 def describe_raised(jobs: Iterable[RaisedJob]) -> list[str]:
-    """Returns one line per stage: which jobs run again, and why."""
+    """Returns one line per stage with the jobs that rerun and the reason."""
     counts: dict[Raised, Counter[str]] = {}
     for job in jobs:
         for raised in job.stages:

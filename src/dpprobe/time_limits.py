@@ -1,4 +1,4 @@
-"""Ends work that may take longer than anyone waits, such as regular expressions of strangers."""
+"""Ends work that may take too long, such as matching regular expressions from strangers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpprobe.errors import ConfigError
 def limited_time(seconds: float, fault: str) -> Iterator[None]:
     """Raises ConfigError with `fault` if the `with` block takes longer.
 
-    Only a process's main thread can be interrupted; the block is not limited in other threads.
+    Only a process's main thread can be interrupted; in other threads there is no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -33,6 +33,6 @@ def limited_time(seconds: float, fault: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, earlier)
-        if left:  # the caller's own timer goes on
+        if left:  # restarts the caller's own timer
             passed = time.monotonic() - started
             signal.setitimer(signal.ITIMER_REAL, max(left - passed, 1e-3))

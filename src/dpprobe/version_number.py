@@ -1,7 +1,7 @@
-"""The version number, written once, and the name of a folder's code that follows from it.
+"""The version number, and the version of the code in a folder.
 
-Builds read this file by itself (pyproject.toml), so it imports nothing but the standard library.
-docs/versions.md says what a number promises.
+Builds read only this file (pyproject.toml), so it imports only the standard library.
+docs/versions.md explains what a version number promises.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from pathlib import Path
 
 VERSION = "0.1.0"
 TAG = f"v{VERSION}"  # the git tag of the release
-UNKNOWN = f"{VERSION}+unknown"  # of a copy that cannot say which commit it is
-ROOT = Path(__file__).resolve().parents[2]  # of a clone or of an unpacked archive
-DIGITS = 8  # of a commit's hash
-# Variables that a hook of another repository sets, by which git would read that repository.
+UNKNOWN = f"{VERSION}+unknown"  # the version of a copy whose commit is unknown
+ROOT = Path(__file__).resolve().parents[2]  # the root of a clone or of an unpacked archive
+DIGITS = 8  # the number of shown digits of a commit's hash
+# Variables set by git hooks of another repository; with them, git would read that repository.
 _ELSEWHERE = ("GIT_DIR", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE")
 
 
 def name_code(folder: Path = ROOT) -> str:
     """Returns the version of the code in a clone or in an unpacked archive of git; never fails.
 
-    `0.1.0` is the code of the tag v0.1.0 alone. Other code has a local part (PEP 440), which no
-    registry accepts: `0.1.0+g429d023c` is a commit without that tag, and
+    `0.1.0` is exactly the code of the tag v0.1.0. Other versions have a local part (PEP 440), which
+    no registry accepts: `0.1.0+g429d023c` is a commit without that tag, and
     `0.1.0+g429d023c.edited` has tracked files that differ from the commit.
     """
     try:
         return _name_clone(folder) if (folder / ".git").exists() else _name_archive(folder)
-    except Exception:  # git is absent or refuses, or a file is damaged: none of it may end a job
+    except Exception:  # missing git or a damaged file must not end a job
         return UNKNOWN
 
 
@@ -38,7 +38,7 @@ def _name_clone(folder: Path) -> str:
         [
             "git",
             "--no-optional-locks",
-            f"--git-dir={folder / '.git'}",  # in no folder above, also if this one is damaged
+            f"--git-dir={folder / '.git'}",  # never a parent folder's, even if this one is damaged
             f"--work-tree={folder}",
             "describe",
             "--tags",
@@ -63,7 +63,7 @@ def _name_clone(folder: Path) -> str:
 
 
 def _name_archive(folder: Path) -> str:
-    """Reads what `git archive` wrote into a file; other copies have its placeholders."""
+    """Reads the version from the file that `git archive` fills in; else it has placeholders."""
     text = (folder / ".git_archival.txt").read_text(encoding="utf-8")
     lines = dict(line.split(": ", 1) for line in text.splitlines())
     if lines["tag"] == TAG:

@@ -1,9 +1,9 @@
 """The version of each stage's outputs, and the version of the running code.
 
 Snakemake's trigger for changed code compares the times of scripts, which cloning changes, and
-ignores the package; so profiles/default disables it. Each stage's version number is a parameter of
-the stage's rules. Raise a stage's number when its output changes: each finished study then repeats
-that stage and all later stages.
+ignores the package; so profiles/default disables the trigger. Instead, each stage's version number
+is a parameter of the stage's rules. Raise a stage's number when its output changes: each finished
+study then repeats that stage and all later stages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VERSIONS = {
     "overlap": 2,
     "calibration": 7,
     "training": 5,
-    "statement": 7,  # statements and metrics: cells are written again, with unchanged heads
+    "statement": 7,  # statements and metrics: cells are rewritten, with unchanged heads
     "summary": 10,
     "figures": 11,
     "tables": 9,
@@ -43,8 +43,8 @@ VERSIONS = {
     "search": 1,
 } | analysis_registry.VERSIONS
 
-# The version in the identity, and so in the seeds, of each cell of a linear head. If some heads
-# change, raise their `MethodOptions.fit_version` and "training": jobs then train only these again.
+# The version in the identity, and so in the seeds, of each cell of a linear head. If only some
+# heads change, raise their `MethodOptions.fit_version` and "training"; only these are retrained.
 ALL_HEADS = 4
 
 # The environment variable with the versions at the run's start, as JSON, for the run's jobs.
@@ -67,12 +67,12 @@ def describe_edit(difference: Difference) -> str:
 
 @cache
 def code_version() -> str:
-    """Returns the version of the running code: of a clone by git, else of the installation.
+    """Returns the version of the running code: for a clone from git, else of the installation.
 
-    In a clone the installed version may be old, because it names the commit at which `make
-    environment` ran. A copy without git history, such as an archive of git, names itself unless
-    the copy itself is installed. The environment's version may be of another dpprobe. A clone
-    without git is UNKNOWN: nothing fails for lack of a version, as noise may be drawn already.
+    In a clone the installed version may be old, because it is the commit at which `make
+    environment` ran. For a copy without git history, such as a git archive, the installed version
+    counts only if the copy itself is installed, because another dpprobe may be installed. A clone
+    without git is UNKNOWN; a missing version causes no error, as noise may be drawn already.
     """
     from importlib.metadata import PackageNotFoundError, version  # late, as planning needs neither
 
@@ -105,15 +105,15 @@ def clone_commit() -> str | None:
 def _find_clone() -> Path | None:
     """Returns the clone whose code is running if the clone has a git history.
 
-    An installed package, or an unpacked source distribution, may lie in a repository of the user,
-    whose commits say nothing about this code.
+    An installed package, or an unpacked source distribution, may be inside a user's repository,
+    whose commits are unrelated to this code.
     """
     root = clone_root()
     return root if root is not None and (root / ".git").exists() else None
 
 
 def git_commit(folder: Path) -> str | None:
-    """Returns the checked-out commit, with a mark if files were changed; None without git."""
+    """Returns the checked-out commit, marked if files were changed; None without git."""
     try:
         commit = _run_git(folder, "rev-parse", "HEAD")
         changed = _run_git(folder, "status", "--porcelain", "--untracked-files=no")

@@ -29,8 +29,8 @@ _REMEDY = "remove it or correct its spelling"
 _LONGEST = 100  # number of characters of a value that an error shows
 _DEEPEST, _MOST_VALUES = 32, 300_000
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # characters that paths or UTF-8 cannot have
-_ALIKE = 0.75  # similarity, from 0 to 1, from which one key may be a misspelling of another
-# For each type of pydantic's errors, the expected value in words, pydantic's numbers in braces.
+_ALIKE = 0.75  # keys with at least this similarity, from 0 to 1, may be misspellings
+# The expected value in words, by pydantic's type of error; pydantic fills in numbers in braces.
 _WANTED = {
     **dict.fromkeys(["string_type", "string_unicode", "string_sub_type"], "a text"),
     **dict.fromkeys(
@@ -83,7 +83,7 @@ def read_options(
 
 
 def check_extent(values: Any, where: str) -> None:
-    """Raises ConfigError for values that no option accepts, and that would overflow or fill memory.
+    """Raises ConfigError for values that no option accepts, and that could overflow or fill memory.
 
     Refuses integers beyond 64 bits, texts that cannot be written to files, and too many or too
     deeply nested values. With aliases, a few lines of YAML can become billions of values.
@@ -120,7 +120,7 @@ def _explain_all(
     groups: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], Any]]] = {}
     for number, item in enumerate(items):
         if item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]:
-            continue  # only the list's entries are wrong, and other errors explain the entries
+            continue  # only entries of the list are wrong, and other errors explain them
         path, union = _locate_error(item, values)
         place = ("alone", number) if union is None else ("union", *union)
         groups.setdefault(place, []).append((path, item))
@@ -137,9 +137,9 @@ def _explain_all(
 
 
 def _locate_error(item: Any, values: Any) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
-    """Returns the path of an error in the values, and the path of the union that it is in, if any.
+    """Returns the path of an error in the values, and the path of the surrounding union, if any.
 
-    Leaves out pydantic's names for the alternatives of a union, which the user has not written.
+    Omits pydantic's names for the alternatives of a union, which the user has not written.
     """
     path: list[Any] = []
     union = None
@@ -214,7 +214,7 @@ def _unknown_key(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> str
                 f"{selector} {name} does not take it (it is an option of {selector} "
                 f"{', '.join(takers)}); {remedy}"
             )
-    # an alternative of a union may have the very key
+    # an alternative of a union may accept the same key
     known = [key for key in _known_keys(place, values, cls) if key != place[-1]]
     close = difflib.get_close_matches(str(place[-1]), known, 2, _ALIKE)
     return f"write {' or '.join(close)}, or remove it" if close else _REMEDY
@@ -226,7 +226,7 @@ def _known_keys(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> list
     for part in place[:-1]:
         values = values[part]
         fields = [each.model_fields[part] for each in classes if part in each.model_fields]
-        if fields:  # a dataset's name or an index is no field: classes stay
+        if fields:  # not for a dataset's name or an index, which are no fields
             classes = [inner for field in fields for inner in list_classes(field.annotation)]
         if isinstance(values, Mapping):
             classes = [
@@ -238,7 +238,7 @@ def _known_keys(place: Sequence[Any], values: Any, cls: type[BaseModel]) -> list
 
 
 def list_classes(annotation: Any) -> list[type[BaseModel]]:
-    """Lists the blocks of options that an annotation names, also inside unions and lists."""
+    """Lists the options classes in an annotation, also inside unions and lists."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [cls for inner in get_args(annotation) for cls in list_classes(inner)]

@@ -51,12 +51,12 @@ def measurement_resources(analysis):
 
 
 def listed(paths):
-    """Returns the paths of an input as a list; Snakemake gives a single path as a text."""
+    """Returns the paths of an input as a list; Snakemake passes a single path as a string."""
     return [paths] if isinstance(paths, str) else list(paths)
 
 
 def shown_outputs(analysis, dataset):
-    """Lists an analysis's tables and figures of one dataset, or for None of all datasets together."""
+    """Lists an analysis's tables and figures for one dataset, or (None) for all datasets together."""
     return [
         path
         for exhibit in (analysis.exhibits if analysis.target_shows else ())
@@ -65,7 +65,7 @@ def shown_outputs(analysis, dataset):
 
 
 def dataset_outputs(analysis, dataset):
-    """Lists all files of an analysis of one dataset."""
+    """Lists all files of an analysis for one dataset."""
     files = analysis.list_files(STUDY, "<results>", dataset)
     return [*files, *shown_outputs(analysis, dataset)]
 

@@ -4,7 +4,7 @@ from dpprobe.stage_versions import VERSIONS
 
 
 # One job audits every method of a (dataset, backbone, epsilon), because a small audit takes less time than starting
-# Python. An audit trains its own heads. As in training, audits that the store has are linked into the outputs.
+# Python. An audit trains its own heads. As in training, audits in the store are reused by linking them to the outputs.
 rule audit_cells:
     """Audits of private heads: lower bounds on epsilon, one job per epsilon."""
     input:
@@ -58,7 +58,7 @@ rule audit_cells:
         "../../scripts/audit.py"
 
 
-# Membership inference attacks also attack cells without a guarantee, as a comparison.
+# For comparison, membership inference attacks also run on cells without a guarantee.
 use rule audit_cells as audit_cells_without_privacy with:
     """Audits of heads without a privacy budget."""
     output:

@@ -24,10 +24,10 @@ from dpprobe.tracking.receipt import find_store_fault
 from dpprobe.files.written_files import lacks_record, list_changed, locate_record
 from snakemake_logger_plugin_dpprobe import RUN as RAISED_RUN
 
-# Caches for each job if its files are complete, because Snakemake plans several times.
+# Caches, for each job, if its files are complete, because Snakemake plans several times.
 WHOLE_JOBS = {}
 TOLD = {}
-# The files of a cell that Snakemake does not look for, because no rule names them.
+# The files of a cell that Snakemake does not check, because no rule names them.
 UNNAMED_FILES = [name for name in CELL_FILES if name not in FILES.cell_files]
 # The rule whose outputs cannot be recreated, because they are files on other servers.
 KEPT_RULES = {rule_name("download_data")}
@@ -48,7 +48,7 @@ def changed_outputs(jobs):
 
 
 def ready_jobs(jobs):
-    """Writes what jobs read of the run, and links their earlier results into the store before Snakemake deletes them."""
+    """Prepares the run for jobs, and links the jobs' earlier results into the store before Snakemake deletes them."""
     jobs = list(jobs)
     if not jobs:
         return
@@ -69,7 +69,7 @@ def tell_first(problem, first):
 
 
 def tell_raised(dag):
-    """Logs, in a line per stage, what is made again because a version in src/dpprobe/versions.py was raised."""
+    """Logs, in one line per stage, which jobs rerun because a version in src/dpprobe/versions.py was raised."""
     jobs = []
     for job in dag.needrun_jobs() if parameters_count() else ():
         if not (job.output and namespace_of(job.rule)):
@@ -173,7 +173,7 @@ def cell_stays(cell):
         tell_first("damaged cells", f"{path} first: {error}")
         return False
     except (OSError, KeyError, TypeError, AttributeError):
-        return True  # the job that reads the file says what is wrong with it
+        return True  # the job that reads the file reports the error
     difference = record_difference(record, cell) if parameters_count() else None
     if difference is not None:
         tell_first(
@@ -211,7 +211,7 @@ def record_difference(record, cell):
             unit=STUDY.dataset_unit(cell.dataset),
         )
     except (ValueError, AttributeError, KeyError, TypeError):
-        return None  # the job that reads the file says what is wrong with it
+        return None  # the job that reads the file reports the error
 
 
 CHECKS = {

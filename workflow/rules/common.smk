@@ -43,7 +43,7 @@ from dpprobe.study.study import Cell
 from dpprobe.study.study_file import load_study
 from dpprobe.study.yaml_file import check_yaml
 
-# A job has the study of its run's snapshot, which also names the parsed study and the code's versions.
+# A job takes the study from its run's snapshot, which also has the parsed study and the code's versions.
 RUN = workflow.config_settings.overwrite_config.get(RUN_KEY, {})
 RUN = {} if workflow.is_main_process else RUN
 try:
@@ -65,7 +65,7 @@ try:
             check_run(RUN, STUDY)
 except ConfigError as error:
     if not workflow.is_main_process:
-        # the main process looks for lines with ERROR in the log of a failed job
+        # the main process searches the log of a failed job for lines with ERROR
         print(f"{time.strftime('%H:%M:%S')} ERROR {error}", file=sys.stderr)
     raise StudyError(str(error)) from None
 
@@ -76,7 +76,7 @@ if STUDY != NAMESPACES[0]["STUDY"]:
 
 DATASETS = STUDY.all_datasets()
 FILES = StudyFiles(STUDY, cell_files=CELL_FILES if IN_STORAGE else NAMED_FILES)
-# The whole dataset of each subsample, if the study has the whole dataset.
+# Maps each subsample to its whole dataset, if the study has the whole dataset.
 WHOLE = whole_datasets(STUDY)
 AUDITED_CELLS = list_audited(STUDY)
 IMBALANCED = list_imbalanced(STUDY)
@@ -107,7 +107,7 @@ wildcard_constraints:
 
 
 def tell(text):
-    """Writes a line to the terminal, in which names stay; by one write, so that no line of a job splits it."""
+    """Writes a line to the terminal, escaped; in a single write, so that no line of a job splits it."""
     sys.stderr.write(one_line(f"dpprobe: {text}") + "\n")
 
 
@@ -133,7 +133,7 @@ def backbone_files(wildcards):
 
 
 def backbone_params(wildcards):
-    """The options of a backbone that its features depend on."""
+    """The options of a backbone that determine its features."""
     return STUDY.backbones[wildcards.backbone].extraction_params()
 
 
@@ -184,7 +184,7 @@ def later(paths, *arguments):
 
 
 def describe_rule(name, words):
-    """Sets a rule's text in `snakemake --list` if a loop makes the rule, because docstrings cannot be computed.
+    """Sets the text of a rule made in a loop for `snakemake --list`, because docstrings cannot be computed.
 
     Notes a rule's other name, because the script finds the exhibit or analysis by the name of its rule.
     """
@@ -195,18 +195,18 @@ def describe_rule(name, words):
 
 
 def of_cells(paths, *datasets):
-    """Makes an input function of the files of all cells of some datasets, by default of the study's."""
+    """Makes an input function that lists files of all cells, for some datasets or (default) all."""
     return lambda wildcards: paths(FILES.list_study_cells(*datasets))
 
 
 def of_dataset_cells(paths):
-    """Makes an input function of the files of all cells of a job's dataset."""
+    """Makes an input function that lists files of all cells of a job's dataset."""
     return lambda wildcards: paths(FILES.list_study_cells(wildcards.dataset))
 
 
-# Factories make the functions, because a loop's variable would have its last value when Snakemake calls the functions.
+# Inner factories make the functions, because a loop variable would have its last value when Snakemake calls them.
 def declared_inputs(needs):
-    """Makes the input functions of the needs that an exhibit or analysis declares."""
+    """Makes input functions for the needs that an exhibit or analysis declares."""
 
     def named(need):
         return lambda wildcards: need.paths(FILES, dict(wildcards.items()))
@@ -311,7 +311,7 @@ def method_files(wildcards):
 
 
 def cell_outputs(methods):
-    """The cells that a job writes; a pattern that no job needs stands for no methods."""
+    """The cells that a job writes; without methods, a pattern that no job needs."""
     return expand(
         "<results>/cells/{dataset}/{backbone}/{method}/eps-{epsilon}/{file}",
         method=methods or ["none"],
@@ -334,7 +334,7 @@ def tuned_options(wildcards):
 
 
 def cut_paths(wildcards, names=None):
-    """The manifests of a network's input activations, or other files of their folder; empty without a cut."""
+    """The manifests of a network's input activations, or other files in their folder; empty without a cut."""
     blocks = tuned_options(wildcards).cut_blocks
     if blocks is None:
         return []
@@ -388,7 +388,7 @@ def audited_methods(epsilon=None, *, private=False):
 
 
 def audit_outputs(methods):
-    """The audits that a job writes; a pattern that no job needs stands for no methods."""
+    """The audits that a job writes; without methods, a pattern that no job needs."""
     return expand(
         f"<results>/{AUDITS}/{{dataset}}/{{backbone}}/{{method}}/eps-{{epsilon}}{{suffix}}",
         method=methods or ["none"],
@@ -448,7 +448,7 @@ def law_outputs(dataset):
 
 
 def metric_of(wildcards):
-    """Returns what sets a dataset's metric: the study or the catalog."""
+    """Returns the origin of a dataset's metric: the study or the catalog."""
     written = config["datasets"].get(wildcards.dataset)
     if not isinstance(written, dict):
         return "the study or the catalog"
@@ -498,7 +498,7 @@ def released_files(wildcards):
 
 
 def released_predecessor(wildcards):
-    """What a release replaces: the file of hashes of a bundle, or the mark of this study's own release."""
+    """The predecessor that a release replaces: a bundle's file of hashes, or the mark of this study's own release."""
     before = STUDY.releases[wildcards.release].predecessor
     if before is None:
         return []

@@ -1,8 +1,8 @@
 from dpprobe.stage_versions import VERSIONS
 
 
-# Downloads run on Snakemake's machine, because nodes of a cluster often have no network. Existing files are reused, so
-# a new revision or a lost receipt transfers only the differences.
+# Downloads run on Snakemake's machine, because a cluster's nodes often have no network. Existing files are reused, so
+# that only differences are transferred after a new revision or the loss of a receipt.
 rule download_data:
     """Downloaded files of a dataset."""
     output:
@@ -47,7 +47,7 @@ rule prepare_data:
     localrule: IN_STORAGE
     conda:
         "../../envs/extraction.yaml"
-    # Every image is decoded once, as a test.
+    # Every image is decoded once, to find damaged images.
     threads: 8
     resources:
         mem_mb=preparation_memory,

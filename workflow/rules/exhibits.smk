@@ -6,7 +6,7 @@ from functools import cache
 from dpprobe.reporting.registry import EXHIBITS, find_exhibit
 from dpprobe.results.study_files import StudyFiles
 
-# Tables of papers and of analyses, which have separate targets.
+# Tables of papers and analyses, which have separate targets.
 APART = (
     "write_paper_tables",
     "write_imbalance_tables",
@@ -32,7 +32,7 @@ def exhibits_by_dataset(exhibit):
 
 
 def exhibit_paths(dataset, *, kind=None, names=()):
-    """The files, for one dataset or (None) all datasets together, of exhibits of a kind or with given names."""
+    """The files of exhibits, by kind or by name, for one dataset or (None) all datasets together."""
     of_kind = [exhibit for exhibit in EXHIBITS if exhibit.kind == kind]
     return [
         path
@@ -60,7 +60,7 @@ def table_paths(dataset, names=None):
 
 
 def study_tables(names=None):
-    """Tables for readers, with the summaries behind them, but without tables of papers."""
+    """Tables for readers, with the summaries that they come from, but without tables of papers."""
     return [
         *FILES.list_summaries(),
         *table_paths(None, names),

@@ -1,7 +1,7 @@
 from dpprobe.data.promise_facts import promise_facts
 from dpprobe.stage_versions import VERSIONS
 
-# A joined backbone's features are those of other backbones.
+# Joined backbones are omitted, because their features are read from other backbones' shards.
 EXTRACTED = [name for name in STUDY.backbones if not FILES.list_members(name)]
 
 
@@ -43,7 +43,7 @@ rule extract_features:
         "../../scripts/extract_features.py"
 
 
-# A subsample's features come from the whole dataset's shards, so that every image passes a network once.
+# A subsample's features are copied from the whole dataset's shards, so that a network processes every image only once.
 rule select_features:
     """Features of a part of a dataset, one shard."""
     input:

@@ -64,7 +64,7 @@ rule cuts:
 
 
 # One job trains a network of one seed, so that several GPUs train in parallel; another job makes the cell of all seeds.
-# As in training, a network that the store has is linked into the outputs.
+# As in training, networks in the store are reused by linking them to the outputs.
 rule tune_network:
     """A fine-tuned network of one seed."""
     input:

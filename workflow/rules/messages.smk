@@ -49,7 +49,7 @@ if IS_FIRST and workflow.is_main_process:
 
 @cache
 def tell_misplaced():
-    """Logs, once and in one line, that a folder of the study's releases holds another release."""
+    """Logs, once and in one line, that a folder for the study's releases contains another release."""
     if misplaced := list_misplaced(Path(STUDY.results_dir, RELEASES_FOLDER)):
         folder, name = misplaced[0]
         more = f" (and {len(misplaced) - 1} more)" if len(misplaced) > 1 else ""
@@ -82,7 +82,7 @@ def end_run():
 
 
 def take_last_turn():
-    """Lets no other run start while Snakemake deletes the locks of this one."""
+    """Prevents the start of other runs while Snakemake deletes this run's locks."""
     take_turn(Path(workflow.persistence.path))
 
 
@@ -96,13 +96,13 @@ def before(act, block):
     return both
 
 
-# A workflow may use these rules as a module. Snakemake then runs only the workflow's onstart and onsuccess blocks. So the
-# rules have no such blocks, and act before the blocks that Snakemake has read.
+# If a workflow uses these rules as a module, Snakemake runs only that workflow's onstart and onsuccess blocks. So these
+# rule files have no such blocks, and act before the blocks that Snakemake has read.
 # Upstream: snakemake/snakemake#3920, snakemake/snakemake#4050
 # Test: tests/workflow/test_modules.py::test_a_module_runs_beside_the_rules_and_blocks_of_its_workflow
 @cache
 def follow_run():
-    """Has the run's start and end noted, when all rule files are read."""
+    """Registers functions for the run's start and end, after all rule files are read."""
     workflow._onstart = before(start_run, workflow._onstart)
     workflow._onsuccess = before(end_run, workflow._onsuccess)
     workflow._onerror = before(take_last_turn, workflow._onerror)

@@ -12,7 +12,7 @@ MODIFIER = workflow.modifier
 IS_MODULE = len(workflow.modifier_stack) > 1
 OUTER = workflow.modifier_stack[0].globals
 
-# Snakemake reads the files of a module again for each `use rule` of it. Only the first reading starts runs and replaces
+# Snakemake reads a module's files again for each `use rule` statement. Only the first reading starts runs and replaces
 # parts of Snakemake.
 NAMESPACES = OUTER.setdefault("_dpprobe", [])
 IS_FIRST = not NAMESPACES
@@ -36,14 +36,14 @@ def is_used(name):
 
 
 def study_files():
-    """The study's files, in the order in which later ones replace values of earlier ones."""
+    """The study's files, ordered so that values in later files replace values in earlier files."""
     given = list(workflow.overwrite_configfiles or [])
     read = workflow.configfiles[len(given) :] if IS_MODULE else []
     return [written_path(Path(file)) for file in [*read, *given] or ["config.yaml"]]
 
 
 def find_block(values, wanted, *names):
-    """The names that lead to a block in values: () for the values themselves, None if they have no such block."""
+    """The keys that lead to a block in values: () if the block is the values themselves, None if it is not found."""
     if values is wanted:
         return names
     blocks = values.items() if isinstance(values, dict) else ()
@@ -52,7 +52,7 @@ def find_block(values, wanted, *names):
 
 
 def study_lines():
-    """Locates the study's keys in files, for errors that name lines."""
+    """Locates the study's keys in files, for error messages with lines."""
     block = find_block(OUTER["config"], config) if IS_MODULE else ()
     if block is None:  # the other workflow computes it
         return StudyLines(files=[], origin=f"config of the module {MODIFIER.namespace}")
@@ -86,9 +86,9 @@ def require_config():
         )
 
 
-# `prefix` and `replace_prefix` of a module move its folders as a whole, because not only rules read their paths. Own data
-# stays where the study says.
-# Upstream: no thread is known; Snakemake changes the paths of rules alone.
+# A module's `prefix` and `replace_prefix` move the study's whole folders, because not only rules read their paths. The
+# user's own data is read from the study's path, without a prefix.
+# Upstream: no thread is known; Snakemake changes only the paths of rules.
 # Test: tests/workflow/test_modules.py::test_a_prefix_moves_the_folders_of_the_study
 MOVE = MODIFIER.path_modifier.replace_prefix
 if IS_MODULE:

@@ -2,9 +2,9 @@ from dpprobe.results.cell_files import METRICS_FILE
 from dpprobe.stage_versions import VERSIONS
 
 
-# One job makes a release. A release is final and costs its epsilon for good. Snakemake deletes outputs, so the bundle is
-# none, and a job keeps an existing release. The ledger in data_dir decides which releases are made; a mark only tells
-# Snakemake that a release's job is done, and a bundle without a file runs the job again (`release_stays`).
+# One job makes a release, which is final and costs its epsilon permanently. Snakemake deletes outputs, so the bundle is
+# not an output, and a job never changes an existing release. The ledger in data_dir decides which releases are made. The
+# job's output only marks the job as done; the job reruns if a file of the bundle is missing (`release_stays`).
 rule make_release:
     """A head to publish; costs its epsilon for good."""
     input:
@@ -22,7 +22,7 @@ rule make_release:
         benchmark=lambda wildcards: FILES.list_cells(
             benchmark_cells(wildcards.release), [METRICS_FILE]
         ),
-        # `ancient`: changes of these inputs do not change the bundle of a final release.
+        # `ancient`: a final release's bundle does not change if this input changes.
         predecessor=ancient(released_predecessor),
     output:
         touch("<results>/releases/.{release}.done"),
@@ -54,7 +54,7 @@ rule make_release:
         "../../scripts/make_release.py"
 
 
-# Releases are not a part of `all`, because a release is made only on request.
+# Releases are not part of `all`, because they are made only on request.
 rule releases:
     """Every release of the study; not a part of `all`."""
     input:

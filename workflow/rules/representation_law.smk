@@ -12,7 +12,7 @@ rule measure_law:
         weights=backbone_files,
         networks=law_networks_paths,
     output:
-        # as in training, laws that the store has are linked
+        # as in training, a record in the store is reused by a link
         f"<results>/{LAYERS}/{{dataset}}/{{backbone}}/law.json",
     log:
         "<logs>/measure_law/{dataset}/{backbone}.log",

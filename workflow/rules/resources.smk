@@ -21,7 +21,7 @@ IMAGE_STEP_RATE = {False: 2, True: 7}
 CUT_STEP_RATE = {False: 8, True: 28}
 # ImageNet's number of rows, for datasets whose size is unknown before the download.
 UNKNOWN_ROWS = (1_281_167, 50_000)
-# MB per row while tables are written: places in tars, names and hashes (bench/results/scale.json).
+# MB per row while tables are written, for positions in tars, names and hashes (bench/results/scale.json).
 PREPARED_ROW_MB = 0.001
 
 
@@ -40,7 +40,7 @@ def memory(base, factor=0.0):
     """Makes a mem_mb function: base MB and `factor` times the input's size, more on each attempt."""
 
     def mem_mb(wildcards, input, attempt):
-        # sizes of thousands of inputs are read only if they matter
+        # the sizes of thousands of inputs are read only if they are needed
         inputs = factor * size_mb(input) if factor else 0
         return int((base + inputs) * attempt)
 
@@ -63,7 +63,7 @@ def network_threads(wildcards):
 
 
 def tuning_threads(wildcards):
-    """Threads to train a network: of each process as of other jobs that run a network."""
+    """Threads to train a network: each process has as many as other jobs that run a network."""
     return STUDY.fine_tuning.processes * network_threads(wildcards)
 
 
@@ -124,7 +124,7 @@ def audit_minutes(wildcards, input, attempt):
     """Minutes of an audit: three seconds per fit with a canary, five minutes per replay at full width, and shadow heads."""
     methods, options = len(audited_methods(wildcards.epsilon)), STUDY.audit
     fits = options.runs * (8 if options.controls else 1)
-    # about ten controls are found by nothing but a replay
+    # about ten controls are detected only by a replay
     replays = 11 if options.controls else 1
     shadows = options.membership.shadows if options.membership else 0
     minutes = fits * 3 / 60 + 5 * replays + 6 * shadows * size_mb(input) / 1e3
@@ -286,7 +286,7 @@ def gpus_at_hand(rulename, wildcards, input, attempt):
     """Returns 1 if a GPU is available to a job, here or in its partition; else 0."""
     if gpus_forbidden():
         return 0
-    # a submitted job has the GPUs that its partition gave it
+    # a submitted job has the GPUs of its allocation
     if not (workflow.is_main_process and jobs_leave()):
         return min(count_devices(), 1)
     partition = wanted_partition(rulename, wildcards, input, attempt)
@@ -307,13 +307,13 @@ def tuning_gpus(wildcards, input, attempt, rulename):
 
 
 def device_gpus(wildcards):
-    """The GPUs of a job that is fast on a CPU: 1 only if the study's device is "cuda"."""
+    """The GPUs of a job that is fast even on a CPU: 1 only if the study's device is "cuda"."""
     return int(STUDY.device == "cuda")
 
 
 @cache
 def read_sizes(manifest, modified):
-    """The sizes of a fit on a manifest's rows; the file's time is part of the cache's key."""
+    """The sizes of a fit on a manifest's rows, cached by the file's path and time."""
     body = read_json(Path(manifest))
     return {
         "n": body["rows"],
@@ -380,7 +380,7 @@ def check_devices():
 
 
 def runs_network(job):
-    """Returns True if a job runs a network, and no setting decides its GPUs."""
+    """Returns True if a job runs a network and no setting determines its number of GPUs."""
     asks = job.rule.resources.get("gpu") in (network_gpus, tuning_gpus)
     return asks and STUDY.backbones[job.wildcards.backbone].network
 

@@ -10,7 +10,7 @@ from dpprobe.files.run_marks import MARKED, end_turn, find_other_runs, mark_run
 from dpprobe.study.snapshot import SNAPSHOT_FILE, take_snapshot
 from dpprobe.versions import RUN_VERSIONS, VERSIONS
 
-# The study's files on the command line; jobs read the snapshot in their place.
+# The study's files on the command line; jobs read the snapshot instead.
 GIVEN_FILES = list(workflow.overwrite_configfiles or [])
 
 
@@ -34,18 +34,18 @@ def snakemake_call():
     ]
 
 
-# The arguments that started the run, because a job's configuration file is the snapshot.
+# The arguments that started the run, saved because a job's own configuration file is the snapshot.
 CALL = RUN["call"] if RUN else snakemake_call()
 
-# Folders that runs in other working directories may use too, unnoticed by Snakemake's lock.
+# Folders that runs in other working directories may use too, which Snakemake's lock does not detect.
 RUN_FOLDERS = [
     Path(folder).absolute() for folder in (STUDY.results_dir, STUDY.data_dir)
 ]
 
 
 def tell_scripts(snapshot, versions):
-    """Gives the run's initial facts to the scripts of jobs, by environment variables."""
-    # files in a storage provider change only by jobs
+    """Passes the run's initial facts to jobs' scripts in environment variables."""
+    # only jobs change files in a storage provider
     folders = [] if IN_STORAGE else list(map(str, dict.fromkeys(RUN_FOLDERS)))
     os.environ[MARKED] = json.dumps(folders)
     os.environ[SNAPSHOT_FILE] = str(snapshot)
@@ -57,7 +57,7 @@ if IS_FIRST and workflow.is_main_process:
 elif RUN:
     tell_scripts(GIVEN_FILES[-1], RUN["versions"])
     with suppress(OSError):
-        os.utime(os.environ[SNAPSHOT_FILE])  # the snapshot is in use
+        os.utime(os.environ[SNAPSHOT_FILE])  # marks the snapshot as in use
 
 
 BEGUN = []  # not empty when the run has begun
@@ -68,7 +68,7 @@ def begin_run():
     end_turn()  # Snakemake has its locks
     end_from_thread()
     tell_scripts(SNAPSHOT.path, VERSIONS)
-    # marks come before the search for other runs, so that one of two simultaneous runs sees the other
+    # marked before searching for other runs, so that of two simultaneous runs at least one sees the other
     mark_run(RUN_FOLDERS)
     for other in find_other_runs(RUN_FOLDERS):
         tell(

@@ -3,7 +3,7 @@ from dpprobe.stage_versions import VERSIONS
 
 
 # Unpriced searches over the options of methods that train networks: one job for each (dataset, backbone, method,
-# epsilon). A hidden log in the record's folder has the finished trials, from which a failed job resumes.
+# epsilon). A failed job resumes from the finished trials, which are in a hidden log in the record's folder.
 rule search_options:
     """A search over the options of a method that trains networks."""
     input:

@@ -46,8 +46,8 @@ async def leave_to_main_process(persistence, job):
     """Records nothing when a job ends."""
 
 
-# A job on a cluster would record its files as complete, without inputs and parameters. If the main process had ended
-# before, the next run would treat the files as up to date after any change.
+# A job on a cluster would record its files as complete, but without inputs and parameters. If the main process ended
+# before the job, the next run would treat the files as up to date, whatever has changed.
 # Upstream: snakemake/snakemake#857 leaves the clean-up to the main process; no thread about records is known.
 # Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
 if IS_FIRST and workflow.remote_exec:
@@ -80,16 +80,16 @@ def keep_unasked(check):
 
 
 # A signal to all processes of a run also ends the command that asks for a job's state, or the command's shell. Without
-# an answer, the plugin raises UnboundLocalError; if it reads the shell's exit code, it raises WorkflowError. Either
-# error of the plugin ends the run and loses the run's jobs. A status command itself never fails. A status command that
-# cannot be started still ends the run.
+# an answer, the plugin raises UnboundLocalError; if it reads the shell's exit code, it raises WorkflowError. Both errors
+# end the run and lose its jobs. Status commands never fail by themselves. A status command that cannot be started still
+# ends the run.
 # Upstream: docs/upstream.md; snakemake-executor-plugin-cluster-generic 1.0.9 fails in check_active_jobs.
 # Test: tests/workflow/test_remote_jobs.py::test_status_commands_that_a_signal_ended_lose_no_job
 if IS_FIRST and workflow.is_main_process:
     Executor.check_active_jobs = keep_unasked(Executor.check_active_jobs)
 
 
-# A profile may lie in a folder with spaces, but cluster-generic 1.0.9 runs a profile's commands unquoted in a shell.
+# A profile's folder may contain spaces, but cluster-generic 1.0.9 runs a profile's commands unquoted in a shell.
 # Test: tests/workflow/test_remote_jobs.py::test_a_profile_may_lie_in_a_folder_with_spaces
 def quote_commands():
     """Quotes the paths of a profile's commands, before the first job is submitted."""
@@ -105,18 +105,18 @@ def parameters_count():
     return RerunTrigger.PARAMS in workflow.rerun_triggers
 
 
-# A remote job would read the files of --configfile when it starts, while the main process records the parameters of its
-# plan. So results of options edited in between would count as results of the old options.
+# A remote job would read the files of --configfile when it starts, but the main process records the parameters at
+# planning. So results of options edited in between would count as results of the old options.
 # Upstream: no thread is known; spawned jobs get the names of study files, not their content.
 # Tests: tests/workflow/test_snapshot.py
 def start_jobs_with(snapshot):
-    """Makes the snapshot the study file of jobs, when all rule files are read.
+    """Makes jobs read the snapshot as study file, after all rule files are read.
 
-    A workflow that uses these rules as a module may have more in its files than the study, so that its jobs read both.
+    If a workflow uses these rules as a module, its files may have more than the study, so its jobs read both.
     """
     files = list(GIVEN_FILES) if IS_MODULE else []
     workflow.config_settings.configfiles = [*files, snapshot.path]
-    # a source for jobs without a shared disk
+    # one of the files that are sent to jobs without a shared disk
     if snapshot.path not in workflow.configfiles:
         workflow.configfiles.append(snapshot.path)
 
@@ -138,7 +138,7 @@ def end_from_thread():
 
 
 def look_before(plan):
-    """Makes Snakemake rerun jobs whose files changed unnoticed by Snakemake's own triggers."""
+    """Makes Snakemake rerun jobs whose files changed in ways that Snakemake's own triggers do not detect."""
 
     async def update_needrun(dag, *arguments, **options):
         follow_run()
@@ -153,8 +153,8 @@ def look_before(plan):
     return update_needrun
 
 
-# Snakemake treats an edited result with an unchanged time as up to date, and with a new time as the source of later
-# files. A receipt of MLflow runs may refer to a deleted store. No trigger of Snakemake detects edits or lost stores.
+# If a result is edited, Snakemake treats it as up to date (unchanged time), or as a new source of later files (new
+# time). A receipt of MLflow runs may refer to a deleted store. No trigger of Snakemake detects edits or lost stores.
 # Upstream: snakemake/snakemake#4254 asks for a flag, force(), to rerun jobs.
 # Tests: tests/unit/files/test_written_files.py,
 # tests/workflow/test_default_study.py::test_a_deleted_mlflow_store_is_written_again
@@ -162,6 +162,6 @@ if IS_FIRST and workflow.is_main_process:
     DAG.update_needrun = look_before(DAG.update_needrun)
 
 
-# cluster-generic starts the Python commands of profiles/slurm by name; the commands must find this Python.
+# cluster-generic starts the Python commands of profiles/slurm by name, so this Python must be first on PATH.
 # Test: tests/project/test_slurm_profile.py::test_the_profiles_commands_find_a_python_in_any_shell
 put_python_on_path()

@@ -15,12 +15,12 @@ if IN_STORAGE:
 
 
 def on_this_machine(path):
-    """A file that jobs on Snakemake's own machine read or write, and which no storage provider holds."""
+    """A file that jobs on Snakemake's own machine read or write, outside any storage provider."""
     return local(path) if IN_STORAGE else path
 
 
 def check_storage(jobs):
-    """Refuses, in a storage provider, absolute folders, and releases: their ledger needs locks."""
+    """Raises an error, with a storage provider, for absolute folders, and for releases (their ledger needs locks)."""
     if not IN_STORAGE:
         return
     for folder in (STUDY.results_dir, STUDY.data_dir):

@@ -10,7 +10,7 @@ rule summarise:
         metrics=lambda wildcards: FILES.list_cells(
             FILES.list_study_cells(wildcards.dataset), [METRICS_FILE]
         ),
-        # what choosing the best head costs
+        # for the privacy cost of selecting the best head
         statements=lambda wildcards: FILES.list_cells(
             FILES.list_study_cells(wildcards.dataset), [STATEMENT_FILE]
         ),

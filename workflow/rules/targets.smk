@@ -1,6 +1,6 @@
 # Named targets: `snakemake features`, `snakemake heads`, ... make one stage of the study; `snakemake track_<dataset>`
-# makes all of one dataset. Targets list every file that a user may delete, because Snakemake recreates only listed
-# files. Snakemake ignores another missing file while files made from that file exist.
+# makes everything for one dataset. Targets list every file that a user may delete, because Snakemake recreates an
+# unlisted missing file only if files made from it are missing too.
 
 from functools import partial
 
@@ -123,7 +123,7 @@ for dataset in STUDY.datasets:
     describe_rule(f"heads_{dataset}", f"cells of {dataset}, with their networks")
 
 
-# The target of a dataset in one stage, or of a release: its name, its files, and its text.
+# Targets of one dataset in one stage, or of one release: (name, function that lists files, its argument, text).
 NAMED_TARGETS = [
     *(
         (f"data_{of}", FILES.list_tables, of, f"split tables of {of}")

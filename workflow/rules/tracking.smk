@@ -3,7 +3,7 @@ from dpprobe.analyses.audit.audit_record import RECORD_SUFFIX
 from dpprobe.analyses.fairness import list_fairness_files
 from dpprobe.stage_versions import VERSIONS
 
-# Figures that MLflow shows in the run of a dataset, beside the t-SNE plot of each backbone.
+# Figures that MLflow shows in the run of a dataset, in addition to the t-SNE plot of each backbone.
 TRACKED_FIGURES = (
     "plot_accuracy",
     "plot_option",
@@ -13,7 +13,7 @@ TRACKED_FIGURES = (
 )
 
 
-# Only the rules in this file write to MLflow's store, from the files that other jobs wrote.
+# Only the rules in this file write to MLflow's store; they read files from other jobs.
 rule track:
     """MLflow runs of a dataset."""
     input:

@@ -4,7 +4,7 @@ from dpprobe.stage_versions import VERSIONS
 
 
 # One job trains every method of a (dataset, backbone, epsilon). Snakemake deletes the cells before the job starts and
-# after it failed; the job links each cell that the store in <results>/.cells has (`dpprobe.files.result_store`).
+# after it failed, so the job reuses cells in the store <results>/.cells by links (`dpprobe.files.result_store`).
 rule train_heads:
     """Private heads of one dataset, backbone and epsilon."""
     input:
@@ -24,7 +24,7 @@ rule train_heads:
         epsilon=names(
             epsilon for epsilon in STUDY.job_epsilons() if epsilon != INFINITE
         ),
-    # The longest path to the results goes through training, and mostly through the non-private baselines.
+    # Training, most of all of non-private baselines, is on the longest path to the results.
     priority: 1
     conda:
         "../../envs/training.yaml"
@@ -49,7 +49,7 @@ rule train_heads:
         "../../scripts/train_heads.py"
 
 
-# Without a privacy budget, non-private methods train, and private methods only if the study lists epsilon inf.
+# Without a privacy budget, all non-private methods are trained; private methods only if the study lists epsilon inf.
 use rule train_heads as train_heads_without_privacy with:
     """Heads without a privacy budget: non-private baselines, and private methods at epsilon inf."""
     output:

@@ -148,7 +148,7 @@ class Section:
 
 
 def find_wrong_names(study: Study, block: Options) -> Iterator[str]:
-    """Yields one line for each name in an analysis's options that is unknown or appears twice."""
+    """Yields one line for each unknown or repeated name in an analysis's options."""
     known = {
         "datasets": list(study.datasets),
         "backbones": list(study.backbones),
@@ -200,7 +200,7 @@ def of_datasets(list_files: Callable[[StudyFiles, str], Iterable[str]]) -> Paths
 
 
 def one_record(folder: str) -> Need:
-    """Declares the record of a place's dataset and backbone in a folder of the results."""
+    """Declares one input: a (dataset, backbone)'s record in a folder of the results."""
     return one(
         lambda files, place: str(
             locate_record(f"{files.results}/{folder}", place["dataset"], place["backbone"])
@@ -215,14 +215,14 @@ class Analysis:
     Attributes:
       name: the analysis's name in the registry and in the study file, and its Snakemake target.
       describe: a sentence on what the analysis does, for people who write a study.
-      reads: a title and a sentence of the report on the private examples that are read; None if
-        another part of the report describes the examples.
+      reads: a title and a sentence for the report on the private examples that the analysis reads;
+        None if another part of the report describes the examples.
       unpriced: the analysis's name in a release's list of results that use training examples
         without an epsilon; None if the analysis does not use training examples.
       exposes: lists a dataset's unpriced results, as "backbone/name"; by default each backbone's.
       reveals: True if a file in the analysis's folder is a result that uses training examples.
       options: the class of the analysis's options; None without options, or if `Study` has a field.
-      faults: yields one line for each fault in a study's options of the analysis, besides wrong
+      faults: yields one line for each fault in a study's options of the analysis, except for wrong
         names of datasets, backbones, methods and epsilons.
       datasets, backbones: list the datasets and backbones that a study measures.
       measurement: the analysis's job; None if the analysis has handwritten Snakemake rules.
@@ -257,7 +257,7 @@ class Analysis:
         return ANALYSES[self.name].version
 
     def list_faults(self, study: Study) -> list[str]:
-        """Lists one line per fault in the analysis's options; empty if a study has no options."""
+        """Lists one line per fault in the analysis's options; empty if a study has none."""
         block = study.block(self.options) if self.options else None
         if block is None:
             return []

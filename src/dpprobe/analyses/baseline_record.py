@@ -1,4 +1,4 @@
-"""The formats and the readers of the records of zero-shot and few-shot baselines."""
+"""Formats and readers for the records of zero-shot and few-shot baselines."""
 
 from __future__ import annotations
 

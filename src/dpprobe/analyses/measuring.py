@@ -36,7 +36,7 @@ def measure_analysis(
     Args:
       inputs: the paths of input files, by the name of the declared input (`Need`).
       outputs: the paths of the outputs, in the order of the analysis's declaration.
-      read_study: returns the study; called only if the job's function asks for the study.
+      read_study: returns the study; called only if the job's function has a parameter `study`.
     """
     declared = analysis.measurement
     assert declared is not None

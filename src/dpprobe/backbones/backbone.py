@@ -29,18 +29,18 @@ class Backbone:
       weights_sha256: the hash of the checkpoint file, or of the state dict; None without weights.
       architecture: the model's name as its library resolves it; None without a library.
       pretrained_tag: the name of the library's own weights; None for other weights.
-      trained: True if the weights come from training, on data that are assumed to be public.
+      trained: True if the weights are trained, on data that are assumed to be public.
       fingerprint: a hash of options, preprocessing, weights and versions, which decide the
         features.
       scaled: how to decode JPEGs for `transform`; None if they are decoded in full.
-      transform: image -> uint8 or float32 [channels, height, width], picklable. `forward` does the
+      transform: image -> uint8 or float32 [channels, height, width], picklable. `forward` runs the
         remaining steps on the device, such as the normalisation of uint8.
       train_transform: the transform of training images, if they get a random crop; seeded only by
         its second argument, the SHA-256 of the encoded image.
       forward: transformed images [batch, channels, height, width], on any device -> float32
         [batch, dimension] on the backbone's device, in inference mode, without waiting for the
         device; safe to call from several threads.
-      layers: the width of the features of each requested block, by the block's name.
+      layers: the number of features of each requested block, by the block's name.
       forward_layers: like `forward`, with a further float32 [batch, width] per layer.
       graph: a network's `forward` in float32 on uint8 images, which other tools can trace.
       takes_vectors: True if items arrive as vectors, which `transform` does not decode.
@@ -69,7 +69,7 @@ class Backbone:
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Runs `forward`, or `forward_layers` if there are layers; returns features, and layers.
 
-        Raises DataError unless the features are floats [batch, width], with a row for each image.
+        Raises DataError unless the features are floats [batch, width], with one row per image.
         """
         features, layers = (
             (self.forward(images), {})
@@ -93,7 +93,7 @@ class Backbone:
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """The device and precision of a backbone; `device` changes only the features' last digits.
+    """The device and precision of a backbone; `device` affects only the features' last digits.
 
     Attributes:
       device: "cpu" or "cuda"; "auto" is a GPU if there is one.

@@ -15,10 +15,10 @@ from dpprobe.options import resolve_path
 if TYPE_CHECKING:
     import torch
 
-# NumPy archives of JAX weights, which each model of timm reads in its own way.
+# The ending of NumPy archives of JAX weights, which each timm model reads in its own way.
 NUMPY_SUFFIXES = frozenset({".npz", ".npy"})
-# Keys under which training scripts save weights in a file with other state, and prefixes that
-# wrappers put before every name.
+# Keys under which training scripts save weights together with other state, and prefixes that
+# wrappers add to every name.
 _PLACES = (
     "model_state_dict", "state_dict", "model_state", "model", "net", "network", "weights", "params",
     "backbone", "encoder",
@@ -43,7 +43,7 @@ def check_kind(path: Path) -> None:
 
 
 def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
-    """Reads a file's tensors, or only their shapes; ConfigError if the file has no tensors."""
+    """Reads a file's tensors, or only their shapes; raises ConfigError if there are no tensors."""
     from timm.models import clean_state_dict, load_state_dict
 
     from dpprobe.backbones.network_forward import one_line  # slow import: torch
@@ -70,7 +70,7 @@ def read_state(path: Path, *, shapes: bool = False) -> dict[str, torch.Tensor]:
 
 
 def _find_tensors(values: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
-    """Returns the tensors under a usual key of a checkpoint, or at the checkpoint's top level."""
+    """Returns the tensors under one of the usual keys, or at the checkpoint's top level."""
     import torch
 
     for place in _PLACES:
@@ -82,7 +82,7 @@ def _find_tensors(values: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
 def unwrap_names(
     given: dict[str, torch.Tensor], wanted: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Removes prefixes that wrappers gave all names, until some names match the model's."""
+    """Removes prefixes that all names share because of wrappers, until names match the model's."""
     for _ in _WRAPPERS:
         prefix = next((each for each in _WRAPPERS if all(n.startswith(each) for n in given)), None)
         if prefix is None or not wanted.keys().isdisjoint(given):

@@ -171,7 +171,7 @@ def _make_network(options: Options) -> SquareNetwork:
 
 
 def _make_model(options: Options) -> nn.Module:
-    """Makes the network without last layer, with PyTorch's initial weights by `weights_seed`."""
+    """Makes the network without last layer, with PyTorch's initialisation from `weights_seed`."""
     import torch  # slow import: torch
     from torch import nn
 

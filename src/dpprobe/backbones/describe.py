@@ -2,8 +2,8 @@
 
 Reads {name: options} as JSON. The last line of output is {name: {"dimension": d, "blocks": b}},
 with "hub_files" if loading fetches files. An error gives {name: {"fault": text, "certain": bool}};
-"certain" is false if loading may work on another machine. A separate process saves the planning of
-a study the import of torch and timm.
+"certain" is false if loading may work on another machine. Because this is a separate process,
+planning a study does not import torch and timm.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def describe_backbone(options: BackboneOptions) -> Mapping[str, Any]:
         return {}
     try:
         with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # loading weights into tensors without values warns
+            warnings.simplefilter("ignore")  # loading weights into meta tensors causes warnings
             told = dict(family.describe(options, "meta"))
     except Exception:  # errors on the CPU have better messages than errors on meta
         try:
             with naming_extras():
                 told = dict(family.describe(options, "cpu"))
         except ConfigError as error:
-            # Another machine may find a name of the Hub, or have the missing package or file.
+            # Another machine may reach a name on the Hub, or have the missing package or file.
             certain = not isinstance(error.__cause__, ImportError | OSError)
             certain = certain and ":" not in str(getattr(options, "model", ""))
             return {"fault": str(error), "certain": certain}

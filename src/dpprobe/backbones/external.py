@@ -1,7 +1,7 @@
 """Vectors from another program: any model's embeddings of text, sound, tables, cells or images.
 
-The privacy guarantee depends on the study's declaration that each vector was computed from one item
-alone, which dpprobe cannot check. Whitening, centring, principal components, batch correction,
+The privacy guarantee depends on the study's declaration that each vector was computed from only one
+item, which dpprobe cannot check. Whitening, centring, principal components, batch correction,
 z-scores and fine-tuning on private items make every vector depend on all items.
 """
 
@@ -63,7 +63,7 @@ class Options(BackboneOptions):
         name = self.vectors or backbone
         if name in known:
             return name
-        # A dataset that names no vectors has one kind, called `vectors`.
+        # If a dataset does not name its vectors, it has one kind, called `vectors`.
         if self.vectors is None and list(known) == ["vectors"]:
             return "vectors"
         raise ConfigError(

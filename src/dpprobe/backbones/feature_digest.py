@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dpprobe.backbones.backbone import Backbone
 
 PROBE_VALUES = 64
-# The probe (digest) of a backbone that computes nothing: the SHA-256 of an empty text.
+# The probe (digest) of a backbone that computes nothing: the SHA-256 of an empty string.
 NO_PROBE = {"sha256": hashlib.sha256(b"").hexdigest(), "norm": 0.0, "sample": [0.0]}
 # The largest accepted distance between two digests of one backbone, relative to their norm.
 PROBE_TOLERANCE = 0.05
@@ -71,7 +71,7 @@ def probe_image() -> Image.Image:
 
 
 def probes_agree(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Returns True if two digests of features are equal up to the precision of machines."""
+    """Returns True if two digests of features are equal up to the machines' precision."""
     if first["sha256"] == second["sha256"]:
         return True
     norms, samples = ([probe[key] for probe in (first, second)] for key in ("norm", "sample"))

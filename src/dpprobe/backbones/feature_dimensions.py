@@ -1,7 +1,7 @@
-"""Finds the numbers of features and of a network's blocks before features are extracted.
+"""Finds the numbers of features, and of a network's blocks, before features are extracted.
 
-Families without a network compute the number of features from options. The process
-`dpprobe.backbones.describe` builds a network once without weights; a file caches the numbers.
+Families without a network compute the number of features from options. For a network, the process
+`dpprobe.backbones.describe` builds the network once without weights; a file caches the numbers.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Dimensions:
 
 
 def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path) -> Dimensions:
-    """Finds out how many features and blocks backbones have, and which cannot be loaded.
+    """Finds out how many features and blocks backbones have, and which backbones cannot be loaded.
 
-    The backbones passed their `check_files`; `FILE` in `results_dir` caches answers about networks.
+    Backbones must have passed `check_files`. `FILE` in `results_dir` caches results for networks.
     """
     path = results_dir / FILE
     kept = _read_known(path)
@@ -63,7 +63,7 @@ def read_dimensions(backbones: Mapping[str, BackboneOptions], results_dir: Path)
     new = {keys[name]: one for name, one in answers.items() if "dimension" in one}
     if new:
         kept |= new
-        with suppress(OSError):  # without a cache, the next start is as slow
+        with suppress(OSError):  # without a cache, the next start is just as slow
             atomic_writes.write_text(path, json.dumps({"format": FORMAT, "networks": kept}) + "\n")
     for name, options in backbones.items():
         told = kept.get(keys[name], {}) if options.network else {}
@@ -105,7 +105,7 @@ def _add_joined(name: str, options: joined.Options, dimensions: Dimensions) -> N
 
 
 def _hash_options(options: BackboneOptions) -> str:
-    """Returns the key of a network's cached answer."""
+    """Returns the key under which a network's dimensions are cached."""
     files = [Path(file).stat() for file in options.input_files()]
     return json_values.hash_value(
         {
@@ -124,7 +124,7 @@ def _library_version(library: str) -> str | None:
 
 
 def _read_known(path: Path) -> dict[str, dict[str, Any]]:
-    """Reads cached answers; none if the file is missing or of another format."""
+    """Reads cached dimensions; empty if the file is missing or has another format."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format"] == FORMAT:

@@ -29,7 +29,7 @@ Mode = Literal["L", "RGB"]
 def convert_mode(image: Image.Image, mode: Mode) -> Image.Image:
     """Converts an image to 8-bit grey ("L") or colour ("RGB").
 
-    Resolves palettes, drops alpha and copies grey into each colour channel. Scales grey of more
+    Resolves palettes, drops alpha and copies grey into each colour channel. Scales grey with more
     bits to 8 bits, because Pillow's own conversion clips values, so that most pixels turn white.
     Raises DataError for modes such as LAB, and for pixels without a known range (floats, integers
     beyond 16 bits).
@@ -66,7 +66,7 @@ def _scale_grey(image: Image.Image) -> Image.Image:
 
 @dataclass(frozen=True)
 class AssumeGreyBits:
-    """A transform that assumes `bits` bits for grey beyond 8 bits if the file states none."""
+    """A transform that assumes `bits` bits for grey above 8 bits if the file states no depth."""
 
     transform: Callable[..., torch.Tensor]
     bits: int
@@ -99,7 +99,7 @@ class ToTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class ToBytes:
-    """Turns an image into uint8 [channels, height, width], by a library's steps."""
+    """Turns an image into uint8 [channels, height, width], with a library's preprocessing steps."""
 
     mode: Mode
     steps: Callable[[Image.Image], torch.Tensor]
@@ -109,9 +109,9 @@ class ToBytes:
 
 
 def scale_decoding(transform: Callable[..., torch.Tensor]) -> ScaledDecoding:
-    """Returns the decoding for the resize that a transform begins with.
+    """Returns the scaled decoding that suits a transform's first step, which must be a resize.
 
-    Raises ConfigError for a transform that begins with another step.
+    Raises ConfigError if the first step is not a resize.
     """
     if isinstance(transform, ToTensor) and transform.size is not None:
         return ScaledDecoding(transform.size, transform.size)
@@ -132,8 +132,8 @@ class InceptionCrop:
     """Turns an image and its file's SHA-256 into a random part, uint8 [channels, *size].
 
     The random part is drawn as in torchvision's RandomResizedCrop (Szegedy et al. 2015). Only the
-    image's hash, `seed` and `number` (the number of the part, from 0) seed the generator. A row's
-    features do not depend on its position, its label or other rows.
+    image's hash, `seed` and `number` (the number of the part, from 0) seed the generator. So a
+    row's features do not depend on the row's position or label, or on other rows.
     """
 
     mode: Mode

@@ -114,7 +114,7 @@ def load(options: Options, runtime: Runtime) -> Backbone:
 
 
 def describe(options: Options, device: str) -> dict[str, int]:  # noqa: ARG001
-    """Returns the numbers of features and blocks; the user's function may need the CPU."""
+    """Returns the numbers of features and blocks; uses the CPU, as the user's code may need it."""
     from dpprobe.backbones.network_forward import describe_network  # slow import: torch
 
     runtime = Runtime(device="cpu", precision="float32")

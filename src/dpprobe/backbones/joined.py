@@ -1,7 +1,7 @@
 """Several backbones side by side: their features, each scaled to L2 norm 1, make one row.
 
-A joined backbone has no network of its own and extracts nothing: the feature store reads the shards
-of its members together.
+A joined backbone has no network and needs no extraction: the feature store reads its members'
+shards together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import Name
 
 FAMILY = "joined"
-# Number format of joined features, which are computed from the members' features as they are read.
+# Number format of joined features, which are computed while the members' features are read.
 DTYPE = "float32"
 
 

@@ -1,7 +1,7 @@
 """Runs several loaded backbones on one image, and joins their features as the feature store does.
 
-The preprocessed images of all members travel as the bytes of one row, because members may take
-images of different sizes and number formats.
+The members' preprocessed images are packed into one row of bytes, because members may take images
+of different sizes and number formats.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def join_backbones(members: Mapping[str, Backbone], dtypes: Sequence[str]) -> Ba
 
 
 def unit_rows(rows: torch.Tensor) -> torch.Tensor:
-    """Returns float32 rows scaled to norm 1, as `features.joined_rows.unit_rows`; zeros stay."""
+    """Returns float32 rows scaled to norm 1, like `features.joined_rows.unit_rows`; keeps zeros."""
     lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
     scale = (1 / torch.where(lengths > _SMALLEST, lengths, 1.0)).to(torch.float32)
     return rows.to(torch.float32) * scale
@@ -115,7 +115,7 @@ def _read_format(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Joined(torch.nn.Module):
-    """The members' networks on rows of bytes, by operations that other tools can trace."""
+    """The members' networks on rows of bytes, with operations that other tools can trace."""
 
     def __init__(
         self, graphs: Sequence[torch.nn.Module], parts: _Parts, dtypes: Sequence[torch.dtype]

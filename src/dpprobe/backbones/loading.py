@@ -21,7 +21,7 @@ def load_backbone(options: BackboneOptions, *, runtime: Runtime) -> Backbone:
     """Loads a backbone onto a device.
 
     Raises ConfigError if the options do not fit together, or the number of features is not
-    `dimension`. Raises PrivacyError if a file holds weights that were trained on private examples.
+    `dimension`. Raises PrivacyError if a file has weights that were trained on private examples.
     """
     options.check_files()
     for path in options.input_files():

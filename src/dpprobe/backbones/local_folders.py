@@ -12,7 +12,7 @@ from dpprobe.options import resolve_path
 PREFIX = "local-dir:"
 # The files of configuration, named as in a repository of the Hub.
 TIMM_CONFIG, OPEN_CLIP_CONFIG = "config.json", "open_clip_config.json"
-# Endings of the files from which each library chooses the weights.
+# Endings of weights files, from which each library chooses one.
 _WEIGHTS = {
     TIMM_CONFIG: (".safetensors", ".bin", ".pth", ".pth.tar"),
     OPEN_CLIP_CONFIG: (".safetensors", ".bin", ".pth"),
@@ -27,7 +27,7 @@ def expand_name(model: str) -> str:
 
 
 def list_files(model: str, config: str) -> tuple[str, ...]:
-    """Lists the configuration and the weights of a folder; empty for another model's name."""
+    """Lists the configuration and weights files of a folder; empty if the name is not a folder."""
     if not model.startswith(PREFIX):
         return ()
     folder = _folder(model)
@@ -36,7 +36,7 @@ def list_files(model: str, config: str) -> tuple[str, ...]:
 
 
 def check_folder(model: str, config: str, *, weights: bool) -> None:
-    """Raises ConfigError if a folder lacks its configuration, or weights although asked for."""
+    """Raises ConfigError if a folder lacks its configuration, or weights if `weights` is True."""
     if not model.startswith(PREFIX):
         return
     folder = _folder(model)
@@ -54,7 +54,7 @@ def check_folder(model: str, config: str, *, weights: bool) -> None:
 def hide_folder(model: str, config: str) -> str:
     """Replaces a folder's path by the SHA-256 of its configuration, which decides the network.
 
-    So features from another copy of the folder have the same fingerprint.
+    So features from a copy of the folder have an equal fingerprint.
     """
     if not model.startswith(PREFIX):
         return model
@@ -67,7 +67,7 @@ def is_hidden(model: str) -> bool:
 
 
 def folder_name(model: str) -> str | None:
-    """Returns a folder's name without its path; None for another model's name."""
+    """Returns a folder's name without its path; None if the model's name is not a folder."""
     return _folder(model).absolute().name if model.startswith(PREFIX) else None
 
 

@@ -29,7 +29,7 @@ from dpprobe.errors import ConfigError
 if TYPE_CHECKING:
     from dpprobe.backbones.options import NetworkOptions
 
-# Pixels per pass on a CPU, 16 images of 128 x 128. With more pixels, malloc maps new memory for
+# Pixels per pass on a CPU (16 images of 128 x 128). With more pixels, malloc maps new memory for
 # each large activation, and MobileNetV2 is two to three times slower.
 CPU_PIXELS = 16 * 128 * 128
 # A network's blocks: the attribute `blocks` in ViTs and MobileNets, `stages` in ConvNeXts, NFNets.
@@ -63,7 +63,7 @@ def prepare_network(
     std: Sequence[float],
     flip: bool,
 ) -> Network:
-    """Moves a network that gives feature rows to its device, and tries it on one blank image.
+    """Moves a network that returns feature rows to its device, and tests it on one blank image.
 
     Args:
       options: the network's options; only `layers` and `token` are read.
@@ -110,7 +110,7 @@ def forward_pass(
     mean: Sequence[float],
     std: Sequence[float],
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Returns `Backbone.forward` of a part of a network that is already on its device."""
+    """Returns `Backbone.forward` for a (part of a) network that is already on its device."""
     tapped = Tapped(model, name).eval()
     run = _Pass(tapped, runtime, mean=mean, std=std, flip=False)
     return lambda batch: run(batch)[0]
@@ -119,8 +119,8 @@ def forward_pass(
 class Graph(torch.nn.Module):
     """Maps uint8 [batch, channels, height, width] to features, and can be exported to ONNX.
 
-    The graph computes the forward pass in float32. `learned` names the parameters that the
-    library trains, but no constants such as position embeddings of sines.
+    The graph computes the forward pass in float32. `learned` names the parameters that the library
+    trains, without constants such as sinusoidal position embeddings.
     """
 
     mean: torch.Tensor
@@ -209,7 +209,7 @@ class _Pass:
 
 @dataclass(frozen=True)
 class Blocks:
-    """A network's blocks, the number of tokens before patches, and whether one is a class token."""
+    """A network's blocks, the number of tokens before the patches, and if one is a class token."""
 
     modules: list[torch.nn.Module]
     prefix: int
@@ -223,8 +223,8 @@ class Tapped(torch.nn.Module):
     twice, for example for mirrored images, the block's features are the mean of both calls.
 
     Attributes:
-      token: features of a block of tokens: the class token, or the mean over patches. Maps of
-        convolutions are always pooled.
+      token: which features of a block of tokens to return: the class token, or the mean over
+        patches. Maps of convolutions are always pooled.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 CLIP: Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision".
 OpenAI's weights, and some later weights, were trained with QuickGELU, x * sigmoid(1.702 x), and
-give worse features with the usual GELU. open_clip only warns of a wrong activation, but dpprobe
+give worse features with the usual GELU. For a wrong activation, open_clip only warns, but dpprobe
 raises an error.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from dpprobe.backbones import network_forward
 
-# A list of open_clip's version, models, tags and activations; test_open_clip_models.py renews it.
+# Has open_clip's version, models, tags and activations; test_open_clip_models.py updates it.
 NAMES = Path(__file__).with_name("open_clip_models.txt")
 LIBRARY = "open_clip_torch"
 QUICK, USUAL = "quickgelu", "gelu"
@@ -122,7 +122,7 @@ class Options(NetworkOptions):
 
     @property
     def fingerprinted_architecture(self) -> str:
-        """The architecture, with the SHA-256 of its configuration in place of a folder's path."""
+        """The architecture; a folder's path is replaced by the SHA-256 of its configuration."""
         return local_folders.hide_folder(self.architecture, local_folders.OPEN_CLIP_CONFIG)
 
     @property
@@ -157,7 +157,7 @@ class Options(NetworkOptions):
                 f"{suggest_names(str(self.tag), model.tags)}: it has {tags}"
             )
         built = model.activation if self.quick_gelu is None else _name_activation(self.quick_gelu)
-        # A model's name with QuickGELU is right, even if the list of weights does not say so.
+        # A model name with QuickGELU is correct, even if the list of weights does not mention it.
         wanted = QUICK if QUICK in (trained, model.activation) else USUAL
         if built == wanted:
             return
@@ -180,8 +180,8 @@ class Options(NetworkOptions):
     def reads_text(self) -> bool:
         """True if text embeddings exist and can be computed.
 
-        Texts share a space only with projected images, and tokenizers of the Hub need the package
-        transformers.
+        Text embeddings are comparable only with projected image features. Tokenizers from the Hub
+        need the package transformers.
         """
         return self.with_projection and (
             _has_own_tokenizer(self.architecture) or find_spec("transformers") is not None
@@ -206,7 +206,7 @@ class Options(NetworkOptions):
         return {k: v for k, v in self.extraction_params().items() if k not in images}
 
     def extraction_params(self) -> dict[str, Any]:
-        """Returns the options that decide features; `Options` cannot be recreated from them."""
+        """Returns the options that determine features; `Options` cannot be recreated from them."""
         values = super().extraction_params()
         del values["checkpoint"]
         hidden = local_folders.hide_folder(self.model, local_folders.OPEN_CLIP_CONFIG)
@@ -221,7 +221,7 @@ class KnownModel(NamedTuple):
 
 
 def _split_name(model: str) -> tuple[str, str | None]:
-    """Splits `name.tag` into name and tag; names with a colon (of Hub or folder) have no tag."""
+    """Splits `name.tag` into name and tag; names with a colon (Hub or folder) have no tag."""
     name, _, tag = ("", "", "") if ":" in model else model.partition(".")
     return (name, tag or None) if name else (model, None)
 
@@ -243,7 +243,7 @@ def known_models() -> dict[str, KnownModel] | None:
 
 
 def _has_own_tokenizer(architecture: str) -> bool:
-    """True if open_clip, of any version, describes the model without a tokenizer of the Hub."""
+    """True if the installed open_clip describes the model without a tokenizer from the Hub."""
     package = find_spec("open_clip")  # not imported: planning needs no torch
     if package is None or package.origin is None:
         return False
@@ -364,10 +364,10 @@ class TextEncoder:
 
     Attributes:
       encode: tokens of `make_tokenizer` -> unit rows float32 [sentences, dimension] on the device.
-      logit_scale: the factor of cosines in logits, which is exp of the model's parameter.
+      logit_scale: the factor that multiplies cosines in logits: exp of the model's parameter.
       logit_bias: the number added to the scaled cosines; None if the model adds nothing.
       weights_sha256: the hash of the checkpoint's file, or of all weights.
-      fingerprint: a hash of all that decides text embeddings.
+      fingerprint: a hash of everything that decides text embeddings.
     """
 
     encode: Callable[[torch.Tensor], torch.Tensor]
@@ -422,7 +422,7 @@ def load_text(options: Options, runtime: Runtime) -> TextEncoder:
 
 
 def make_tokenizer(options: Options) -> Callable[[Sequence[str]], torch.Tensor]:
-    """Returns open_clip's tokenizer, which raises ConfigError instead of cutting a sentence."""
+    """Returns open_clip's tokenizer, changed to raise ConfigError instead of cutting a sentence."""
     import open_clip
 
     require_files(each for each in list_hub_files(options) if each.part == "tokenizer")
@@ -501,7 +501,7 @@ def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
 
 
 def _described_activation(model: Any) -> str:
-    """Returns the built model's activation, which ResNets and timm's towers decide themselves."""
+    """Returns the built model's activation; ResNets and timm's towers choose it themselves."""
     from open_clip.transformer import QuickGELU
 
     return _name_activation(any(isinstance(module, QuickGELU) for module in model.modules()))
@@ -523,13 +523,13 @@ def _split_transform(
 def _remove_projection(visual: Any, name: str) -> None:
     """Makes an image tower return its pooled features before the projection.
 
-    A ViT returns its pooled token after the last norm, a ResNet the heads of its attention pooling,
-    a tower of timm the input of its last linear layer or MLP. Raises ConfigError for a tower
+    A ViT then returns its pooled token after the last norm; a ResNet, the heads of its attention
+    pooling; a timm tower, the input of its last linear layer or MLP. Raises ConfigError for a tower
     without a projection.
     """
     import torch
 
-    names = ("head", "trunk", "attnpool")  # the first two are of timm's towers
+    names = ("head", "trunk", "attnpool")  # the first two belong to timm's towers
     parts: list[Any] = [getattr(visual, each, None) for each in names]
     head, trunk, attention = parts
     if isinstance(getattr(visual, "proj", None), torch.Tensor):

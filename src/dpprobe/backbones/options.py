@@ -19,13 +19,13 @@ from dpprobe.options import Options, resolve_path
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Index = Annotated[int, Field(ge=0)]
 
-# The remedy if a library could not fetch weights.
+# The remedy in messages if a library could not fetch weights.
 NO_NETWORK = (
     "without a network, download the weights once with a network connection (they stay in the "
     "Hugging Face cache), or name a local checkpoint"
 )
 
-# The most stored crops per image, because names of crops have two digits.
+# The largest number of stored crops per image, because names of crops have two digits.
 MOST_CROPS = 99
 
 MOST_GREY_BITS = 16
@@ -39,9 +39,9 @@ class BackboneOptions(Options, ABC):
 
     # True for a neural network, whose extraction gains from threads.
     network: ClassVar[bool] = False
-    # True for a model outside dpprobe: dpprobe has only the model's vectors.
+    # True for a model outside dpprobe, of which dpprobe has only the vectors.
     takes_vectors: ClassVar[bool] = False
-    # Modules of the preprocessing that import slowly; decoding processes inherit them by fork.
+    # Slow-importing modules of the preprocessing; decoding processes inherit them by fork.
     imports: ClassVar[tuple[str, ...]] = ("torchvision.transforms",)
 
     family: str
@@ -89,7 +89,7 @@ class BackboneOptions(Options, ABC):
 
     @property
     def fewer_features(self) -> str | None:
-        """The study's option that reduces the number of features; None if the family has none."""
+        """The study option that reduces the number of features; None if the family has none."""
         return None
 
     def check_dimension(self, features: int | None) -> None:
@@ -116,7 +116,7 @@ class BackboneOptions(Options, ABC):
 
     @property
     def stored_crops(self) -> int:
-        """Number of random crops per training image that are stored besides the central crop."""
+        """Number of stored random crops per training image, in addition to the central crop."""
         return 0
 
     def list_warnings(self) -> list[str]:
@@ -124,11 +124,11 @@ class BackboneOptions(Options, ABC):
         return []
 
     def text_params(self) -> dict[str, Any]:
-        """Returns the options that decide text embeddings, JSON-compatible."""
+        """Returns the options that determine text embeddings, JSON-compatible."""
         return self.extraction_params()
 
     def extraction_params(self) -> dict[str, Any]:
-        """Returns the options that decide the features, JSON-compatible, without paths."""
+        """Returns the options that determine the features, JSON-compatible, without paths."""
         return self.model_dump(mode="json", exclude=set(BACKBONE_NOTES))
 
 
@@ -303,7 +303,7 @@ class NetworkOptions(BackboneOptions):
 
 
 def read_model_list(path: Path, library: str) -> list[list[str]] | None:
-    """Reads the lines of a list of a library's models; None if another version is installed."""
+    """Reads the lines of a library's model list; None if another version is installed."""
     first, *lines = path.read_text(encoding="utf-8").splitlines()
     with suppress(PackageNotFoundError):
         if first == f"{library} {version(library)}":

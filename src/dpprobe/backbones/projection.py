@@ -1,9 +1,9 @@
-"""A public random projection of feature rows to fewer numbers.
+"""A public random projection of feature rows to fewer dimensions.
 
 The projection to k numbers changes inner products of unit rows by about 1 / sqrt(k) (Johnson and
 Lindenstrauss 1984). For random signs see Achlioptas 2003, "Database-friendly random projections".
-The matrix is public, so projecting costs no privacy. Sums of narrower rows need less noise.
-The matrix's signs are bits of SHAKE-256 of a text with both widths, equal on all machines.
+The matrix is public, so projecting costs no privacy. Sums of shorter rows need less noise.
+The matrix's signs are bits of SHAKE-256 of a text with both widths, so all machines agree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USUAL_WIDTH = 512
 
 
 class ProjectedOptions(BackboneOptions):
-    """The options of families whose features may be projected."""
+    """Options of families whose features can be projected."""
 
     project: int | None = Field(
         None,
@@ -37,7 +37,7 @@ class ProjectedOptions(BackboneOptions):
 
     @property
     def unset_options(self) -> frozenset[str]:
-        """The options that are not set, and that fingerprints of older features lack."""
+        """Unset options, omitted from fingerprints because those of older features lack them."""
         return frozenset({"project"} if self.project is None else ())
 
     @property
@@ -85,7 +85,7 @@ class ProjectedOptions(BackboneOptions):
 
 @lru_cache(maxsize=2)
 def draw_signs(dimension: int, width: int) -> torch.Tensor:
-    """Returns the projection, float32 [dimension, width]: 1 and -1 over sqrt(width)."""
+    """Returns the projection matrix, float32 [dimension, width]: 1 and -1, over sqrt(width)."""
     import numpy as np  # slow import, and planning imports this module
     import torch
 

@@ -1,4 +1,4 @@
-"""The families that a backbone may name, each with the module that loads it."""
+"""The families of backbones, and the module that loads each family."""
 
 from __future__ import annotations
 

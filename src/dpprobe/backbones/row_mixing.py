@@ -1,6 +1,6 @@
-"""Finds networks that mix the rows of a batch, for which no bound on one row's effect holds.
+"""Finds networks that mix the rows of a batch, because then the effect of one row is not bounded.
 
-A network may mix rows only in batches of some sizes, so each caller names the sizes that it uses.
+A network may mix rows only in batches of some sizes, so each caller passes the sizes that it uses.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch.utils._pytree import tree_map
 from dpprobe.devices import use_full_float32
 from dpprobe.errors import ConfigError
 
-# Tolerances relative to the largest value. Batches of equal shape round a row equally, on a GPU too
-# with deterministic algorithms. Nondeterministic algorithms may differ by two roundings. Batches of
-# different sizes are compared in float64, because their algorithms may round sums differently. In
-# float64, 100 layers of 10,000 terms round by at most 1e-10.
+# Tolerances relative to the largest value. In batches of equal shape, a row's rounding is equal (on
+# a GPU only with deterministic algorithms, else up to two roundings apart). Batches of different
+# sizes are compared in float64, because their sums may be rounded differently. In float64, 100
+# layers of 10,000 terms have rounding errors of at most 1e-10.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-6, "float16": 2e-3, "bfloat16": 1e-2}
-# Batch sizes of the check on the CPU: the smallest, and one above branches for small batches.
+# Batch sizes of the check on the CPU: the smallest, and one too large for small-batch branches.
 _SMALL_BATCHES = (2, 9)
-# Operations that reveal a tensor's numbers to Python, also by the shape of a result.
+# Operations that reveal a tensor's numbers to Python, directly or by a result's shape.
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _COPIES = (torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__array__)
 
@@ -34,7 +34,7 @@ Run = Callable[[torch.Tensor], torch.Tensor]
 
 @contextmanager
 def refuse_branches() -> Iterator[None]:
-    """Raises ConfigError if a network reads numbers of a batch: no test could find all branches."""
+    """Raises ConfigError if a network's Python code reads a batch's numbers, as it may branch."""
     with _RefuseReads(), _RefuseCopies():
         yield
 
@@ -68,7 +68,7 @@ def _make_error() -> ConfigError:
 
 
 class ComputeInFloat64(TorchFunctionMode):
-    """Runs a network in float64, also parts that request float32."""
+    """Runs a network in float64, including parts that request float32."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -87,9 +87,9 @@ def _double_value(value: Any) -> Any:
 def make_public_rows(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Returns three random public rows [3, *shape]: a row to check, and two companions.
 
-    The companions differ in mean, deviation, length, smallest and largest number, and the first
-    companion exceeds the row in each direction. A network that uses a batch's mean, deviation or
-    extremes changes the row's features.
+    The companions differ in mean, deviation, length, minimum and maximum, and the first companion
+    has larger extremes than the row. So if a network uses a batch's mean, deviation or extremes,
+    the row's features change with the companion.
     """
     generator = torch.Generator().manual_seed(0)
     if dtype == torch.uint8:
@@ -109,12 +109,12 @@ def find_mixed_row(
     precision: str = "float32",
     alone: torch.Tensor | None = None,
 ) -> tuple[int, list[torch.Tensor]] | None:
-    """Passes a row among copies of one companion, then of the other, in batches of `count` rows.
+    """Runs a row among copies of one companion, then of the other, in batches of `count` rows.
 
-    The row is first and last, because its result may depend only on rows before or after it. The
-    batches that are compared differ in all other rows: the first or last row of a batch may alone
-    change the others. Returns the position where the row's result changes with the companions, and
-    both batches; returns None if the result changes nowhere.
+    The row is tested as first and as last row, because its result may depend only on rows before or
+    after it. The compared batches differ in all other rows, because possibly only the first or last
+    row changes others. Returns the position where the row's result changes with the companions, and
+    both batches; None if the result never changes.
 
     Args:
       rows: the row and the two companions.
@@ -134,7 +134,7 @@ def find_mixed_row(
 
 
 def _arrange_batches(count: int) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
-    """Returns a position of the row (0), and the rows of two batches to compare there."""
+    """Lists positions of the row (0), each with the rows of two batches to compare there."""
     if count < 2:
         return []
     if count == 2:
@@ -146,7 +146,7 @@ def _arrange_batches(count: int) -> list[tuple[int, tuple[int, ...], tuple[int, 
 
 @torch.no_grad()
 def check_rows_apart(model: nn.Module, example: torch.Tensor, *, name: str) -> None:
-    """Raises ConfigError if a network mixes rows of small batches, or branches by their numbers."""
+    """Raises ConfigError if a network mixes rows of small batches, or reads their numbers."""
     with refuse_branches():
         model(example)
     for count in _SMALL_BATCHES:

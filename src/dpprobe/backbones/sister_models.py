@@ -1,8 +1,8 @@
-"""Architectures of timm that one checkpoint fits, but that compute other features of its weights.
+"""Architectures of timm that fit one checkpoint, but compute different features from its weights.
 
-An example is `tf_efficientnet_lite0` beside `efficientnet_lite0`: all tensors have equal names and
-shapes, but padding and the epsilon of batch norms differ. `timm_sisters.txt`, which
-`bench/timm_sisters.py` writes, has these architectures.
+Examples are `tf_efficientnet_lite0` and `efficientnet_lite0`: all tensors have equal names and
+shapes, but padding and the epsilon of batch norms differ. `timm_sisters.txt`, written by
+`bench/timm_sisters.py`, lists these architectures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 TABLE = Path(__file__).with_name("timm_sisters.txt")
-# Joins architectures that compute equal features of equal weights.
+# Separates the names of architectures that compute equal features from equal weights.
 EQUAL = "="
 _SHOWN = 3  # classes of a photograph
 
@@ -29,7 +29,7 @@ def _read_table() -> tuple[tuple[frozenset[str], ...], ...]:
 
 
 def list_sisters(model: str) -> list[str]:
-    """Lists the architectures that fit a model's checkpoint and compute other features of it."""
+    """Lists other architectures that fit a model's checkpoint, but compute different features."""
     name = model.partition(".")[0]
     return sorted(
         other
@@ -44,7 +44,7 @@ def list_sisters(model: str) -> list[str]:
 def describe_photographs(
     names: Sequence[str], state: dict[str, torch.Tensor], arguments: dict[str, Any]
 ) -> Iterator[str]:
-    """Yields how a checkpoint's own classifier names two photographs, for each architecture.
+    """Yields, per architecture, how the checkpoint's own classifier classifies two photographs.
 
     Args:
       names: architectures that the checkpoint fits.

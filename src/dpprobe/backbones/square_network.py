@@ -16,7 +16,7 @@ from dpprobe.backbones.options import NetworkOptions, Views
 
 @dataclass(frozen=True, kw_only=True)
 class SquareNetwork:
-    """A network before it is put onto its device.
+    """A network before it is moved to its device.
 
     Attributes:
       views: the crop and mirror options, with a size.
@@ -61,7 +61,7 @@ class SquareNetwork:
         architecture: str | None = None,
         trained: bool = False,
     ) -> Backbone:
-        """Makes the backbone; `hashed_weights` enters its fingerprint."""
+        """Makes the backbone; its fingerprint includes `hashed_weights`."""
         network, described = self.prepare(runtime)
         size = (self.resized["size"],) * 2
         mode: Mode = "L" if self.channels == 1 else "RGB"

@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from dpprobe.backbones import network_forward
     from dpprobe.backbones.image_preprocessing import Mode
 
-# A list of timm's version, architectures and tags, which test_network_forward.py renews.
+# A file with timm's version, architectures and tags, which test_network_forward.py updates.
 ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
-# A mark in the list of tags for an old name, which timm replaces by another name with a tag.
+# Marks an old name in the list of tags; timm replaces it by another name with a tag.
 DEPRECATED = "*"
 # Arguments of timm that other options of the backbone set.
 RESERVED_ARGUMENTS = frozenset({"checkpoint_path", "model_name", "pretrained"})
-# Layers of timm that a study may name: timm takes `mlp_layer` only as a class.
+# Layers that a study may name: timm itself accepts `mlp_layer` only as a class.
 _MLP_LAYERS = ("GluMlp", "Mlp", "SwiGLU", "SwiGLUPacked")
-# Architectures whose authors take the class token where timm pools the patches, as notes in timm's
-# own module say (timm/models/eva.py); also EUPE, which has DINOv3's architecture and forward pass.
+# Architectures whose authors use the class token where timm pools the patches, according to notes
+# in timm/models/eva.py; also EUPE, which has DINOv3's architecture and forward pass.
 _OF_CLASS_TOKEN = re.compile(r"(?<![a-z0-9])vit_\w+_(dinov3|sapiens2)\w*")
 # Keys that dpprobe reads in `pretrained_cfg` of a model's file on the Hub, with `input_size`.
 _STATED = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
-# The preprocessing values that matter most for right features.
+# The preprocessing values that matter most for correct features.
 _TRAINED_WITH = ("mean", "std", "size", "interpolation")
 
 
@@ -133,7 +133,7 @@ class Options(NetworkOptions):
         return (*super().input_files(), *folder)
 
     def without_folder(self) -> Options:
-        """Returns the options with the SHA-256 of its configuration in place of a folder's path."""
+        """Returns options in which a folder's path is replaced by its configuration's SHA-256."""
         name = local_folders.hide_folder(self.model, local_folders.TIMM_CONFIG)
         return self.model_copy(update={"model": name})
 
@@ -159,7 +159,7 @@ class Options(NetworkOptions):
             raise ConfigError(_explain_tag(architecture, tag, tags))
 
     def list_warnings(self) -> list[str]:
-        """Warns of another pooling than the authors', and of an assumed preprocessing."""
+        """Warns if pooling differs from the authors' pooling, or preprocessing is only assumed."""
         written = self.preprocessing.model_dump(exclude_none=True)
         assumed = [name for name in _TRAINED_WITH if name not in written]
         pooling = self._warn_of_pooling()
@@ -174,7 +174,7 @@ class Options(NetworkOptions):
         ]
 
     def _warn_of_pooling(self) -> list[str]:
-        """Warns if timm pools the patches where a model's authors take the class token."""
+        """Warns if timm pools the patches where a model's authors use the class token."""
         if "global_pool" in self.model_args or self.append_patch_mean:
             return []
         architecture = _OF_CLASS_TOKEN.search(self._read_architecture())
@@ -187,7 +187,7 @@ class Options(NetworkOptions):
         ]
 
     def _warn_of_sisters(self) -> list[str]:
-        """Warns if a checkpoint also fits other architectures, and no file beside it names one."""
+        """Warns if a checkpoint fits several architectures, and no file in its folder names one."""
         if self.checkpoint is None or self.model.startswith(local_folders.PREFIX):
             return []
         name, sisters = self.model.partition(".")[0], list_sisters(self.model)
@@ -228,7 +228,7 @@ class Options(NetworkOptions):
 
 
 def _read_configs(path: Path, default: str) -> Iterator[tuple[Path, dict[str, Any], str]]:
-    """Yields files that state facts about a checkpoint, with values and architecture."""
+    """Yields files with facts about a checkpoint, each with its values and architecture."""
     for file in (path.with_suffix(".json"), path.with_name("config.json")):
         try:
             values = json_files.read_json(file)
@@ -275,13 +275,13 @@ def read_stated_config(path: Path, model: str) -> dict[str, Any] | None:
 
 
 def known_architectures() -> dict[str, tuple[str, ...]] | None:
-    """Reads the tags of `ARCHITECTURES`; None if timm has another version."""
+    """Reads each architecture's tags from `ARCHITECTURES`; None for another version of timm."""
     listed = read_model_list(ARCHITECTURES, "timm")
     return None if listed is None else {name: tuple(tags) for name, *tags in listed}
 
 
 def list_hub_files(options: Options) -> list[HubFile]:
-    """Lists the files that timm downloads from the Hub; files of other servers are left out."""
+    """Lists the files that timm downloads from the Hub, but not files from other servers."""
     from timm.models import get_pretrained_cfg  # slow import: torch
 
     if options.model_args.keys() & {"cache_dir", "pretrained_cfg", "pretrained_cfg_overlay"}:
@@ -344,7 +344,7 @@ def describe(options: Options, device: str) -> dict[str, int]:
     """Returns the numbers of features and blocks of a model, without loading its weights.
 
     The device is "meta" (computes nothing), or "cpu" for a model that needs real numbers. Raises
-    the errors of `load`, except for weights that must be fetched.
+    the errors that `load` raises, except errors in fetching weights.
     """
     runtime = Runtime(device=device, precision="float32")
     from dpprobe.backbones import network_forward  # slow import: torch
@@ -379,7 +379,7 @@ def _make_network(
 
 
 def _append_patches(model: Any, options: Options) -> torch.nn.Module:
-    """Wraps a ViT to return its class token and the mean of its patch tokens, after its norm."""
+    """Wraps a ViT to return its class token and mean patch token, both after its norm."""
     import torch
 
     pooling = getattr(model, "global_pool", None)
@@ -406,7 +406,7 @@ def _append_patches(model: Any, options: Options) -> torch.nn.Module:
 def _create_model(options: Options, *, shapes: bool = False) -> Any:
     """Creates the model with its weights; from a checkpoint, without the classifier.
 
-    A checkpoint has the model's own resolution, or the resolution `preprocessing.size`. With
+    A checkpoint may have the model's own resolution, or the resolution `preprocessing.size`. With
     `shapes`, no weights are fetched, and only the shapes of a checkpoint are read.
     """
     from dpprobe.backbones import checkpoints  # slow import: torch

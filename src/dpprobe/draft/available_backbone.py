@@ -1,4 +1,4 @@
-"""Finds a backbone that needs no download: a local checkpoint, cached weights, or wavelets."""
+"""Chooses a backbone that needs no download: a local checkpoint, cached weights, or wavelets."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Chosen:
 
     Attributes:
       dimension: features per image; None if unknown.
-      seen: how each architecture that fits the checkpoint names two photographs, one line each.
-      asked: options that only a person can confirm, which the study has as comments.
+      seen: each fitting architecture's classes of two photographs, one line per architecture.
+      asked: options that only a person can confirm; the study has these options as comments.
     """
 
     name: str
@@ -48,7 +48,7 @@ def choose_backbone(checkpoint: str | None, model: str | None, size: int | None 
     Args:
       checkpoint: a file of weights of a timm model.
       model: timm's name of the model; if None, derived from the file's name.
-      size: pixels of a side of the images that enter the model; None for the model's own.
+      size: pixels per side of the images that enter the model; None for the model's own size.
 
     Raises ConfigError if the file is missing, has no weights, or has weights of another model.
     """
@@ -76,7 +76,7 @@ def choose_backbone(checkpoint: str | None, model: str | None, size: int | None 
 
 
 def ask_for_vectors(vectors: ItemVectors) -> Chosen:
-    """Drafts a backbone of vectors, whose declaration a person must make."""
+    """Drafts a backbone for external vectors, with a declaration that a person must complete."""
     return Chosen(
         name=vectors.name,
         keys={"family": "external"},
@@ -139,7 +139,7 @@ def _of_checkpoint(checkpoint: str, model: str | None, size: int | None) -> Chos
 
 
 def _compare_sisters(path: Path, model: str, arguments: dict[str, Any]) -> Iterator[str]:
-    """Yields what a checkpoint's architectures see in two photographs, or why nothing is shown."""
+    """Yields each architecture's classes of two photographs, or the reason why there are none."""
     names = [model.partition(".")[0], *list_sisters(model)]
     if len(names) == 1:
         return
@@ -189,7 +189,7 @@ def _find_model(path: Path) -> str:
 
 
 def _find_fetched() -> str | None:
-    """Returns the first backbone of the catalog whose weights are cached."""
+    """Returns the first backbone in the catalog whose weights are cached."""
     for name, entry in catalog.backbone_entries().items():
         repo = str(entry["source"]).removeprefix(HUB)
         if repo == entry["source"] or repo.count("/") != 1:

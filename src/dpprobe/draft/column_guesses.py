@@ -50,7 +50,7 @@ class Column:
 
     @property
     def holds_numbers(self) -> bool:
-        """True if all values are finite numbers: nan has no place in an order, and inf no range."""
+        """True if all values are finite numbers: nan cannot be sorted, and inf has no range."""
         try:
             return bool(self.values) and all(math.isfinite(float(value)) for value in self.values)
         except ValueError:
@@ -58,7 +58,7 @@ class Column:
 
     @property
     def holds_ages(self) -> bool:
-        """True if all values are numbers, except words that `bins` reads as blanks."""
+        """True if all values are numbers, or words that `bins` reads as blanks."""
         known = {value for value in self.values if value.lower() not in BLANKS}
         return Column(values=known).holds_numbers
 
@@ -74,7 +74,7 @@ def guess_label(columns: Columns) -> str | None:
 
 
 def guess_labels(columns: Columns) -> list[str]:
-    """Returns two or more columns of 0 and 1, or else of true and false; empty if not found."""
+    """Returns columns of 0 and 1, else of true and false; empty if there are fewer than two."""
     usual = {*find_usual(columns, [*PATIENTS, *CASES, *SPLITS, *GROUPS])}
     for words in (_YES_NO, TRUTH.keys()):
         binary = [

@@ -73,7 +73,7 @@ def look_at_csv(place: str, wishes: Wishes) -> Seen:
 
 
 def choose_labels(columns: Columns, wishes: Wishes, place: str) -> tuple[str | None, list[str]]:
-    """Returns the column of labels, or else two or more columns of one label each."""
+    """Returns the column of labels, else two or more columns with one label each."""
     label = wishes.label or guesses.guess_label(columns)
     labels = [] if label else guesses.guess_labels(columns)
     if label is None and not labels:
@@ -138,7 +138,7 @@ def read_table(path: Path) -> tuple[ManifestOptions, Columns]:
 
 def _place_keys(start: Path, path: Path, delimiter: str | None) -> dict[str, Line]:
     root = os.path.normpath(start)
-    if not Path(root).exists() or not start.samefile(root):  # `..` of a link is left elsewhere
+    if not Path(root).exists() or not start.samefile(root):  # a link changes the meaning of `..`
         root = str(start)
     same = start.resolve() == path.parent.resolve()
     train = path.name if same else os.path.relpath(path.resolve(), start.resolve())
@@ -157,11 +157,11 @@ def _place_keys(start: Path, path: Path, delimiter: str | None) -> dict[str, Lin
 def _find_images(
     columns: Columns, raw: ManifestOptions, *, table: Path, root: Path | None, column: str | None
 ) -> tuple[Path, dict[str, Line]]:
-    """Finds the images that a column names; returns the root of their paths, and their option.
+    """Finds the images that a column names; returns their root folder, and the column's option.
 
     Args:
-      root: the folder to search, with its subfolders. By default the table's folder, with its
-        subfolders, comes before the working directory and the parent of the table's folder.
+      root: the folder to search, with its subfolders. By default, first the table's folder with its
+        subfolders, then the working directory and the parent of the table's folder.
       column: the column to use; if None, a column with a usual name, or with names of image files.
 
     Raises ConfigError if no column names existing files.
@@ -194,7 +194,7 @@ def _find_images(
 
 
 def _read_values(raw: ManifestOptions, table: Path, column: str) -> set[str]:
-    """Reads all values of a column, of which `Column` may keep the first only."""
+    """Reads all values of a column, because `Column` may have only the first values."""
     with csv_files.open_rows(raw, table.name) as rows:
         place = [name.strip() for name in next(rows)].index(column)
         return {row[place].strip() for row in rows if len(row) > place} - {""}

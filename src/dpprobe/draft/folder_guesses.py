@@ -27,7 +27,7 @@ WRITE_SHARDS = (
 def look_at_folder(place: str) -> Seen:
     """Looks at the classes of a folder; opens no image.
 
-    Raises ConfigError if the folder's layout is not a layout that a study can read.
+    Raises ConfigError if no study could read the folder's layout.
     """
     root = resolve_path(place)
     options = imagefolder.Options(path=place)
@@ -48,7 +48,7 @@ def look_at_folder(place: str) -> Seen:
     drafted, told = draft_companions(place, keys)
     if drafted:
         words = cast("list[str]", drafted["companions"].value)
-        # A folder that has companions only would be a class without images.
+        # A folder with only companions would be a class without images.
         keys |= drafted | _draft_exclude(options, listing, words)
     options = imagefolder.Options(**{key: line.value for key, line in keys.items()})
     listing = imagefolder.list_images(options)
@@ -75,7 +75,7 @@ def look_at_folder(place: str) -> Seen:
 def _draft_exclude(
     options: imagefolder.Options, listing: imagefolder.Listing, words: Sequence[str]
 ) -> dict[str, Line]:
-    """Drafts the option that leaves out folders of masks, and folders of companions alone."""
+    """Drafts the option to skip folders of masks, and folders with only companions."""
     chosen = options.model_copy(update={"companions": tuple(words)})
     left_out = [*imagefolder.list_mask_folders(listing)]
     for name in listing.class_names:

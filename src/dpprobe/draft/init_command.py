@@ -100,7 +100,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
     draft = make_draft(seen, backbone, output, list_words(arguments))
     text = study_text(draft)
     values = yaml.safe_load(text)
-    values["backbones"][backbone.name] |= backbone.asked  # check all but what a person must confirm
+    values["backbones"][backbone.name] |= backbone.asked  # as if a person had confirmed them
     study = load_study(values)
     warnings = check_study(study, check_classes=False)
     refused, rare = class_split_faults(study, seen.study_name, draft.class_units)
@@ -134,7 +134,7 @@ def _run_init(arguments: argparse.Namespace) -> int:
 
 
 def list_words(arguments: argparse.Namespace) -> list[str]:
-    """Lists the words of a command that writes the study again."""
+    """Returns the words of the command that writes the same study."""
     names = (*WISHES, "checkpoint", "model", "size", "output")
     given = {f"--{name}": getattr(arguments, name) for name in names}
     options = (word for name, value in given.items() if value for word in (name, str(value)))
@@ -212,7 +212,7 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
 
 
 def check_output(output: Path, seen: Seen, *, force: bool) -> None:
-    """Raises ConfigError if the study would replace a file, or lie in the folder of images."""
+    """Raises ConfigError if the study would replace a file, or be inside the folder of images."""
     if output.suffix not in (".yaml", ".yml"):
         raise ConfigError(
             f"--output {output}: not the name of a YAML file; write a name that ends in .yaml"

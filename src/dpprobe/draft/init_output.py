@@ -50,7 +50,7 @@ def seen_in_words(draft: Draft) -> str:
 
 
 def _list_counts(seen: Seen, units: ClassUnits) -> Iterator[str]:
-    """Yields a line per class, largest first; leaves out middle-sized classes if many exist."""
+    """Yields one line per class, largest first; if there are many, omits middle-sized classes."""
     order = sorted(seen.counts, key=lambda name: (-seen.counts[name], name))
     shown = order if len(order) <= MOST_SHOWN else [*order[: MOST_SHOWN - 2], "", order[-1]]
     width = max(len(name) for name in shown)
@@ -85,7 +85,7 @@ def _describe_imbalance(seen: Seen) -> Iterator[str]:
 
 
 def _list_expected(draft: Draft) -> Iterator[str]:
-    """Yields the prediction of `dpprobe plan` at epsilon 1, for one label per image."""
+    """Yields the prediction of `dpprobe plan` at epsilon 1, if images have one label each."""
     seen, n = draft.seen, draft.n
     if seen.multi_label or n < len(seen.counts):
         return

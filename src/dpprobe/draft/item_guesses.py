@@ -34,13 +34,13 @@ from dpprobe.options import resolve_path
 
 
 def holds_items(folder: Path) -> bool:
-    """Returns True for a folder with files that may have one item each, and without folders."""
+    """Returns True if a folder has no subfolders, and files that may have one item each."""
     entries = (entry for entry in folder.iterdir() if not is_helper(entry.name))
     return bool(list_items(folder)) and not any(entry.is_dir() for entry in entries)
 
 
 def find_folder(table: Path) -> Path | None:
-    """Finds the only folder beside a table with files that a column of the table names."""
+    """Finds the only folder next to a table whose files are named in a column of the table."""
     _, columns = read_table(table)
     folders = sorted(each for each in table.parent.iterdir() if each.is_dir())
     fitting = [each for each in folders if holds_items(each) and _find_ids(columns, each)]
@@ -102,12 +102,12 @@ def of_items(line: Line) -> Line:
 
 
 def write_item(text: str) -> str:
-    """Returns a sentence on images as a sentence on items."""
+    """Rewrites a sentence on images as a sentence on items."""
     return re.sub(r"\ban image", "an item", re.sub(r"\bimage(s?)\b", r"item\1", text))
 
 
 def _find_table(place: str, folder: Path) -> str:
-    """Finds the only table beside or in a folder with a column that names its files."""
+    """Finds the only table, next to or in a folder, with a column of the folder's file names."""
     fitting = [table for table in _list_tables(folder) if _names_items(table, folder)]
     if len(fitting) == 1:
         return str(fitting[0])
@@ -132,7 +132,7 @@ def _names_items(table: Path, folder: Path) -> bool:
 
 
 def _find_ids(columns: Columns, folder: Path) -> str | None:
-    """Returns the column with the most names of files; None if no column has one."""
+    """Returns the column with the most file names; None if no column has file names."""
     stems = {path.stem for path in list_items(folder)}
     counts = {name: len(column.values & stems) for name, column in columns.items()}
     best = max(counts, key=lambda name: counts[name], default=None)

@@ -72,7 +72,7 @@ def look_at_parquet(place: str, wishes: Wishes) -> Seen:
 def _read_table(path: Path, wishes: Wishes) -> tuple[list[str], dict[str, Column]]:
     """Reads the names of all columns, and the values of columns with one value per row.
 
-    A column of bytes may have images, so it is read only for patients and groups.
+    Columns of bytes may contain images, so they are read only if they name patients or groups.
     """
     import pyarrow as pa
 

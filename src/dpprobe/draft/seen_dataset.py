@@ -1,4 +1,4 @@
-"""A dataset that `init` inspected: its options for a study, and counts only for the screen."""
+"""A dataset that `init` inspected: its options for a study, and private counts for the screen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpprobe.study.reserved_names import TAKEN
 from dpprobe.wrong_keys_and_values import validate_options
 
 Value = str | float | bool | list[str] | dict[str, object]
-RARE = 10  # the images of a smaller class may all show one person
+RARE = 10  # a class with fewer images may show only one person
 # Names of files and folders that do not describe the content.
 _GENERAL = {
     "train", "training", "labels", "metadata", "data", "index", "images", "img", "table",
@@ -55,7 +55,7 @@ SPLIT = {
 
 @dataclass(frozen=True, kw_only=True)
 class ItemVectors:
-    """The vectors of a folder of item files: a name for their backbone, and their length."""
+    """The vectors in a folder of item files: the name of their backbone, and their length."""
 
     name: str
     dimension: int | None
@@ -69,11 +69,11 @@ class Seen:
       keys: the dataset's options, in the order of the file.
       counts: images of both splits by class, or by label if images have several labels. The counts
         are private, and never written to a file.
-      patients: number of patients; None if no column names them.
+      patients: number of patients; None if no column names patients.
       by_patient: number of patients by class, where the images of a patient share a weight of 1;
         None without patients or with several labels.
-      notes: what a person should know or do, one line each.
-      table: the table of a folder of item files, which names the study.
+      notes: facts and tasks for the user, one line each.
+      table: the table of a folder of item files; the study is named after the table.
       vectors: the backbone of item files; None for images.
     """
 
@@ -115,7 +115,7 @@ class Seen:
 
     @property
     def majority_share(self) -> float:
-        """The accuracy of the majority-class baseline, as results compute it."""
+        """The accuracy of the majority-class baseline, computed as in results."""
         weights = self._class_weights
         return weights[self.largest_class] / sum(weights.values())
 
@@ -127,7 +127,7 @@ class Seen:
         return make_options(self.place, self.keys)
 
     def count_class_units(self) -> ClassUnits:
-        """Counts the units of each class in train and test, for the screen only."""
+        """Counts the units of each class in train and test, only for the screen."""
         counts = self.make_options().count_class_units()
         assert counts is not None  # drafted datasets need no download
         return counts
@@ -144,7 +144,7 @@ class Seen:
 
 
 def make_options(place: str, keys: Mapping[str, Line]) -> DatasetOptions:
-    """Reads a dataset's keys as if they were in a study."""
+    """Parses a dataset's keys like the keys of a study."""
     values = {key: line.value for key, line in keys.items()}
     options = validate_options(options_class(SOURCES, str(values["source"])), values, place)
     assert isinstance(options, DatasetOptions)
@@ -152,9 +152,9 @@ def make_options(place: str, keys: Mapping[str, Line]) -> DatasetOptions:
 
 
 def draft_companions(place: str, keys: Mapping[str, Line]) -> tuple[dict[str, Line], list[str]]:
-    """Drafts the option that leaves companions out, and a note; both are empty without companions.
+    """Drafts the option that omits companions, and a note; both are empty without companions.
 
-    Counts the sides as in a drafted study, which has the keys of `SPLIT`.
+    Training and test images are counted as in the drafted study, which has the keys of `SPLIT`.
     """
     own_test = make_options(place, keys).has_test()
     options = make_options(place, keys if own_test else {**keys, **SPLIT})
@@ -253,7 +253,7 @@ def check_counts(counts: Mapping[str, int], place: str) -> None:
 
 
 def rare_notes(counts: Mapping[str, int], *, multi_label: bool = False) -> list[str]:
-    """Warns of classes whose names may reveal a person."""
+    """Returns warnings of rare classes, whose names may identify a person."""
     few = [name for name, count in counts.items() if count < RARE]
     if not few:
         return []

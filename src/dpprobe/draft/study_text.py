@@ -1,7 +1,7 @@
 """A study's YAML with comments, for a dataset and an available backbone.
 
-The text has names of classes and columns, but no counts. Delta, and whether public images are
-offered, reveal the magnitude of n units.
+The text has names of classes and columns, but no counts. Delta, and the hint to use public images,
+reveal the order of magnitude of n units.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ METHODS = """\
 methods:
   auto: # chooses a head and its options from public facts: rows, features, classes, epsilon, metric
     head: auto"""
-# Offered to every study with one label per image, so that it tells nothing about class counts.
+# Included in every study with one label per image, so that it reveals nothing about class counts.
 BALANCED = """\
   # balanced: # gives rare classes equal weight, as `auto` does with `metric: macro_accuracy`
   #   head: auto
@@ -116,7 +116,7 @@ class Draft:
 
     @property
     def setting(self) -> Setting:
-        """The facts that decide the accuracy of the drafted release."""
+        """The facts that determine the predicted accuracy of the drafted release."""
         return Setting(
             n=self.n,
             classes=len(self.seen.counts),
@@ -149,7 +149,7 @@ class Draft:
 
     @property
     def run_words(self) -> list[str]:
-        """The command that runs the study from the folder in which `init` ran."""
+        """The command that runs the study from the folder in which `init` was called."""
         return run_words(call=["--configfile", str(self.output)])
 
 
@@ -190,7 +190,7 @@ def _write_head(draft: Draft) -> Iterator[str]:
         ("Edit any line (docs/configuration.md). Run it:", draft.run_words),
     ):
         yield f"# {comment}"
-        # A line break in a name would end the comment, so bash's quotes for it are written.
+        # A line break in a name would end the comment, so it is written in bash's quoting.
         yield "#     " + "".join(
             each if each.isprintable() else f"'$'{each.encode('unicode_escape').decode()}''"
             for each in shlex.join(words)
@@ -248,7 +248,7 @@ def _write_rest(draft: Draft) -> Iterator[str]:
     yield f"seeds: {SEEDS}"
     yield ""
     metric = _choose_metric(draft.seen)
-    # The noise of a class's units is that of two counts of sensitivity 1.
+    # The number of a class's units has the noise of two counts of sensitivity 1.
     deviation = math.sqrt(2) / gaussian_mu(TEST_EPSILON, draft.delta)
     enough = math.ceil(units_for_result(deviation, len(draft.seen.counts)))
     words = METRIC_WORDS[metric].format(unit=unit, enough=enough, chance=RESULT_CHANCE)
@@ -304,7 +304,7 @@ def write_comment(text: str, *, indent: int = 0) -> list[str]:
 
 
 def write_entry(key: str, value: Any, *, indent: int) -> list[str]:
-    """Formats a key and its value, with quotes if YAML would otherwise read another value."""
+    """Formats a key and its value, with quotes if YAML would otherwise read a different value."""
     before = " " * indent
     if isinstance(value, dict):
         parts = [

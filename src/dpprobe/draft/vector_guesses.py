@@ -1,4 +1,4 @@
-"""Inspects files with vectors of many items: clip-retrieval's parts, or parquet files."""
+"""Inspects files with vectors of many items: clip-retrieval's part files, or parquet files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dpprobe.draft.item_guesses import draft_array, of_items, write_item
 from dpprobe.draft.seen_dataset import Line, Seen, count_classes, make_options
 from dpprobe.errors import ConfigError
 
-# Folders of clip-retrieval with vectors and tables, and the column of a table with names of images.
+# Clip-retrieval's folders of vectors and of tables, and its tables' column of image names.
 _VECTORS, _TABLES, _NAMES = ("img_emb", "text_emb"), "metadata", "image_path"
 
 
@@ -49,7 +49,7 @@ class VectorFiles:
 def find_vector_files(place: str, wishes: Wishes) -> VectorFiles | None:
     """Finds clip-retrieval's parts, or parquet files with vectors; None if there are none.
 
-    Parquet files that have images too are taken only if the user names their vectors.
+    Parquet files that also have images are used only if the user names their vectors.
     """
     path = Path(place).expanduser()
     if path.is_dir():
@@ -97,7 +97,7 @@ def _holds_vectors(path: Path, wishes: Wishes) -> bool:
 
 
 def _name_splits(place: str, files: list[Path]) -> VectorFiles:
-    """Finds the files of training and test by names such as test-00000.parquet."""
+    """Finds training and test files by names such as test-00000.parquet."""
     parts = find_parts(file.stem for file in files)
     splits: dict[Part, list[Path]] = {}
     for file in files:
@@ -113,11 +113,11 @@ def _name_splits(place: str, files: list[Path]) -> VectorFiles:
 
 
 def _make_pattern(place: str, chosen: list[Path], files: list[Path]) -> str:
-    """Returns a glob pattern of chosen files of a folder, or the name of a single file."""
+    """Returns a glob pattern for the chosen files of a folder, or the name of a single file."""
     if len(files) > len(chosen) == 1:
         return f"{place}/{chosen[0].name}"
     start = ""
-    if chosen != files:  # else without the engine's name of one run
+    if chosen != files:  # `*` is enough for all files, also of later runs
         letters = zip(*(file.name for file in chosen), strict=False)
         common = (each[0] for each in takewhile(lambda each: len({*each}) == 1, letters))
         start = "".join(common).rstrip("0123456789")
@@ -166,7 +166,7 @@ def look_at_vectors(files: VectorFiles, wishes: Wishes) -> Seen:
 
 
 def _read_columns(table: str) -> tuple[str | None, dict[str, Column], set[str]]:
-    """Reads a table's delimiter (None for the usual), columns, and columns without repeats."""
+    """Returns a table's delimiter (None for the default), columns, and columns without repeats."""
     path = Path(table).expanduser()
     if path.name.lower().endswith(csv_files.SUFFIXES):
         raw, columns = read_table(path)

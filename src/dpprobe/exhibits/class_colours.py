@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-# Within the first ten, and within the second ten, colours differ by more than 20 in CIELAB, also to
-# people without red, green or blue cones (Machado et al. 2009, severity 1). Classes with a colour
-# of the second ten are drawn as triangles.
+# Within the first ten, and within the second ten, colours differ by more than 20 in CIELAB, even
+# for people without red, green or blue cones (Machado et al. 2009, severity 1). Classes with a
+# colour among the second ten are drawn as triangles.
 CLASS_COLOURS = (
     "#0072B2", "#E69F00", "#332288", "#66CCEE", "#661100", "#A0D8B3", "#000000", "#B15928",
     "#8C8C8C", "#DDCC77",

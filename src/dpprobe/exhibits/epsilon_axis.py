@@ -1,4 +1,4 @@
-"""The axis of epsilons: logarithmic, with infinity behind a gap on the right."""
+"""The axis of epsilons: logarithmic, with infinity on the right after a gap."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def draw_epsilon_axis(
     """
     texts: dict[float, str] = {}
     taken: list[tuple[float, float]] = []
-    # Labels that would overlap an earlier label are left out; the ticks of `shown` stay.
+    # Labels that would overlap an earlier label are omitted, but their ticks in `shown` are drawn.
     character = 0.0175 * (scale.end_place - scale.start_place + scale.gap) / width
     at = scale.finite if shown is None else shown
     # Budgets written as an epsilon get labels before budgets written as a permitted risk.

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 # The wildcards of one job, such as {"dataset": "digits", "backbone": "pixels"}.
 Place = Mapping[str, str]
-# The name of an output by its file's ending, if name and ending differ.
+# Maps a file's ending to the name of the rule's output, if they differ.
 OUTPUT_NAMES = {"md": "markdown"}
 # Files with this ending are shown in Snakemake's report.
 REPORTED = {"figure": "png", "table": "csv"}
 FORMATS = {"figure": ("svg", "png"), "table": ("csv", "md")}
 # A function that returns the paths of a job's files.
 Paths = Callable[["StudyFiles", Place], Sequence[str]]
-# Paths below the results, by the name of their group of files.
+# Paths below the results, by the name of the group of files.
 Files = Mapping[str, str | tuple[str, ...]]
 
 
@@ -51,7 +51,7 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """Files that an exhibit is made from.
+    """Input files of an exhibit.
 
     Attributes:
       paths: the function that returns the files of a job; see `one`, `many` and `waits`.
@@ -65,7 +65,7 @@ class Need:
 
 
 def one(path: Callable[[StudyFiles, Place], str | None]) -> Need:
-    """Declares a single file, which may be missing from a study if `path` returns None."""
+    """Declares a single file; if `path` returns None, the study has no such file."""
 
     def named(files: StudyFiles, place: Place) -> list[str]:
         name = path(files, place)
@@ -79,13 +79,13 @@ def many(paths: Paths) -> Need:
 
 
 def waits(paths: Paths) -> Need:
-    """Declares files that must exist before the job starts, and that `make` does not get."""
+    """Declares files that must exist before the job starts, but are not passed to `make`."""
     return Need(paths=paths, read=False)
 
 
 # Places of exhibits in reports.
 FIRST, FIGURES, LAST_FIGURES, TABLES, LAST = range(5)
-# a dataset's summary, which has the results of all cells of the dataset
+# A dataset's summary, with the results of all the dataset's cells.
 SUMMARY = one(lambda files, place: files.locate_summary(place["dataset"]))
 
 
@@ -93,7 +93,7 @@ SUMMARY = one(lambda files, place: files.locate_summary(place["dataset"]))
 class Exhibit:
     """One job that makes a table, figures or a page.
 
-    Paths and texts may hold wildcards: `{dataset}`, `{backbone}` or others that `per` names.
+    Paths and texts may contain wildcards: `{dataset}`, `{backbone}` or others that `per` names.
 
     Attributes:
       files: paths below the results, by the name of a group of files. A path without an ending is
@@ -106,16 +106,16 @@ class Exhibit:
         None writes the files itself. The function's arguments are the needs that are read. Further
         arguments may be params, wildcards, `study`, `results` (the folder), `folder` (of the files)
         and `published` (the published numbers).
-      words: the name of the running job for a person.
+      words: the job's name on the screen.
       category: the category in Snakemake's report; None omits the files from the report.
       caption: the caption's file below `resources/captions`, for all files or by name of their
         group; by default the file with the figure's name.
       labels: the labels in Snakemake's report; by default the dataset, if it is a wildcard.
       group_labels: further labels by the name of the group of files.
-      params: what the files depend on besides `needs` and the version of exhibits. A param that
-        is a function gets the study and the wildcards.
+      params: values on which the files depend, besides `needs` and the version of exhibits. A
+        function among `params` is called with the study and the wildcards.
       only: for some wildcards, the values that the rule accepts.
-      places: function to list the wildcards of each job of a study; by default every combination
+      places: a function that lists the wildcards of a study's jobs; by default every combination
         of `only`, the study's datasets and its backbones.
       order: the place in reports, such as `LAST`; exhibits of equal `order` keep the declared
         order, with exhibits of analyses last.
@@ -154,7 +154,7 @@ class Exhibit:
         return {"version": VERSIONS[f"{self.kind}s"], **self.params}
 
     def shown(self, study: Study) -> list[Place]:
-        """Lists the wildcards of each job that a study asks for."""
+        """Lists the wildcards of each job that a study needs."""
         if self.places is not None:
             return list(self.places(study))
         known = {"dataset": list(study.datasets), "backbone": list(study.backbones)}
@@ -163,7 +163,7 @@ class Exhibit:
         return [dict(zip(self.per, values, strict=True)) for values in combinations]
 
     def list_outputs(self, study: Study | None) -> list[Output]:
-        """Lists the outputs of the rule; `study` may be None if the files depend on no study."""
+        """Lists the rule's outputs; `study` may be None if the files do not depend on the study."""
         groups = self._groups(study)
         return [output for group, paths in groups.items() for output in self._outputs(group, paths)]
 

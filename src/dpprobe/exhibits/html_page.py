@@ -22,10 +22,10 @@ def _hash_text(text: str) -> str:
 
 
 def embed_picture(content: bytes, kind: str = "svg+xml") -> str:
-    """Returns a data URL with a picture, for a page that loads nothing."""
+    """Returns a data URL with a picture, for a page that loads no other files."""
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def relative_path(path: Path, folder: Path) -> str:
-    """Returns the address of a file for a page in the folder."""
+    """Returns a file's address relative to a page in the folder."""
     return Path(os.path.relpath(path, folder)).as_posix()

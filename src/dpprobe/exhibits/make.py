@@ -46,7 +46,7 @@ def make_exhibit(
 ) -> None:
     """Makes the files of one job; writes the tables or figures that `make` returns.
 
-    `inputs` and `outputs` have the paths of each need and of each output.
+    `inputs` and `outputs` map the names of needs and outputs to paths.
     """
     make = find_function(exhibit.make)
     asked = inspect.signature(make).parameters
@@ -71,7 +71,7 @@ def make_exhibit(
         ]
         try:
             made = make(**given, **read_needs(exhibit.needs, inputs))
-        except NothingToShow as reason:  # the workflow expects files, so each shows the reason
+        except NothingToShow as reason:  # the workflow expects files, so each file shows the reason
             made = [style.write_reason(str(reason)) for _ in stems]
         if made is None:  # `make` has written the files
             return

@@ -21,12 +21,12 @@ Metric = Literal[
 Tuning = Literal["full", "last layer", "blocks", "from scratch"]
 # Figures of heads on frozen features omit published results with these kinds of tuning.
 _NETWORKS_TUNED = ("full", "blocks")
-# Epsilon: inf is without privacy, 0 zero-shot without private images; two numbers are a range.
+# Epsilon: inf without privacy, 0 for zero-shot without private images; two numbers are a range.
 Epsilon = (
     Annotated[float, Field(ge=0)]
     | tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
 )
-# The number of tuned last blocks, or a range of numbers with one published result.
+# The number of tuned last blocks, or a range of numbers for which one result is published.
 Blocks = (
     Annotated[int, Field(ge=1)] | tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 )
@@ -45,7 +45,7 @@ class Citation(Options):
 
 
 class Facts(Options):
-    """Facts that hold for a table, a row or a column; each fact may be absent."""
+    """Facts about a table, a row or a column; each fact may be absent."""
 
     citation: Key | None = None
     dataset: Key | None = None
@@ -70,7 +70,7 @@ class Column(Facts):
 
 
 class Row(Facts):
-    """One row of a printed table, its values by column; blanks are left out."""
+    """One row of a printed table, with its values by column, without blanks."""
 
     row: Text
     values: dict[Key, int | float | Literal["random chance"]] = Field(min_length=1)
@@ -99,10 +99,10 @@ class Number(Facts):
       value: percent for an accuracy or its change, a fraction for an AUC, images per second and
         core for throughput; NaN if the paper has words.
       printed: the paper's text if the text is not a number, or a whole number.
-      citation: the work with the original result; `paper` is the work that the number is read from.
+      citation: the work with the original result; `paper` is the work from which it was copied.
       epsilon: the privacy budget, inf without privacy, 0 for a zero-shot result; a pair is a range.
       train_rows: number of training images if only a part of the dataset was used, else None.
-      inferred: facts that the paper states only for the source of the row.
+      inferred: facts that the paper states only for the row's source.
     """
 
     value: float = Field(allow_inf_nan=True)
@@ -182,11 +182,11 @@ class Published(Options):
         ]
 
     def mark_points(self, dataset: str, metric: str, *, networks: bool = False) -> list[Number]:
-        """Returns the private results that a figure of a dataset marks, by rising epsilon.
+        """Returns the private results to mark in a figure of a dataset, sorted by epsilon.
 
         Each result has one finite epsilon or a range. If a work has several results for one model
-        (or column) at one epsilon, sweeps and ablations are left out: only the best is returned.
-        Results on a part of the dataset are not comparable, and are left out.
+        (or column) at one epsilon (sweeps, ablations), only the best is returned. Results on a part
+        of the dataset are omitted, because they are not comparable.
 
         Args:
           networks: True to mark published fine-tuned networks too.
@@ -218,7 +218,7 @@ def _is_surpassed(number: Number, others: Iterable[Number]) -> bool:
 
 
 def _make_number(table: PrintedTable, row: Row, key: str) -> Number:
-    """Makes a number with facts from the column, else from the row, else from the table."""
+    """Makes a `Number`; takes each fact from the column, else from the row, else from the table."""
     column = table.columns[key]
     value = row.values[key]
     facts: dict[str, Any] = {}

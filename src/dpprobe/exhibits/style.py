@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 from dpprobe.counted_nouns import count_noun
 from dpprobe.files.atomic_writes import atomic_path
 
-# Okabe and Ito's colours without yellow, which fades on white; then darker and lighter variants.
+# Okabe and Ito's colours except yellow, which is faint on white; then darker and lighter variants.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
     "#7F4F00", "#5B2C6F", "#8C8C8C", "#1B4F3A", "#C0392B",
@@ -66,7 +66,7 @@ CAPTION_LETTER = 0.065  # mean width of a character in inches
 
 
 def choose_looks(count: int) -> list[Look]:
-    """Gives each series a colour and a line style; a repeated colour has another line style."""
+    """Returns a colour and a line style per series; repeated colours have other line styles."""
     series = []
     for index in range(count):
         rounds, place = divmod(index, len(COLOURS))
@@ -75,13 +75,13 @@ def choose_looks(count: int) -> list[Look]:
 
 
 def choose_markers(names: Sequence[str]) -> dict[str, str]:
-    """Gives each name a marker, for points whose colour has another meaning."""
+    """Maps each name to a marker, for points whose colour has another meaning."""
     looks = choose_looks(len(names))
     return {name: marker for name, (_, (_, marker)) in zip(names, looks, strict=True)}
 
 
 def make_dot_handles(dots: Iterable[tuple[str, str, str]]) -> list[Line2D]:
-    """Makes a legend's entries for points: label, colour and marker of each."""
+    """Makes legend entries for points, from their labels, colours and markers."""
     return [
         Line2D([], [], color=colour, linestyle="none", marker=marker, label=label)
         for label, colour, marker in dots
@@ -147,7 +147,7 @@ def title_axes(axes: Axes, title: str, subtitle: str) -> None:
 
 
 def _wrap(figure: Figure, text: str, *, margin: float, legends: Sequence[Legend] = ()) -> list[str]:
-    """Breaks lines that are wider than a figure without its legends and a margin in inches.
+    """Breaks lines to the width of a figure minus its legends and a margin in inches.
 
     Legends wider than half of the figure are ignored, because they are below the axes.
     """
@@ -159,7 +159,7 @@ def _wrap(figure: Figure, text: str, *, margin: float, legends: Sequence[Legend]
 
 
 def make_handles(looks: Iterable[tuple[str, Look]], *, joined: bool = True) -> list[Line2D]:
-    """Makes a legend's entries for series; lines are left out if `joined` is False."""
+    """Makes legend entries for series, without lines if `joined` is False."""
     return [
         Line2D(
             [], [], color=colour, linestyle=dashes if joined else "none", marker=marker, label=label
@@ -176,7 +176,7 @@ def draw_error_bars(
     across: bool = False,
     **line: Any,
 ) -> None:
-    """Draws means with their intervals, upright; horizontally if `across`."""
+    """Draws means with vertical intervals, or with horizontal intervals if `across` is True."""
     means = [mean for mean, _, _ in values]
     # rounding may put a mean of equal values outside its interval of width 0
     below = [0.0 if low is None else max(0.0, mean - low) for mean, low, _ in values]
@@ -253,7 +253,7 @@ def wrap_name(text: str, width: int) -> str:
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """Leaves out the middle of a text that is longer than a line."""
+    """Removes the middle of a text that is longer than a line."""
     if len(text) <= width:
         return text
     half = (width - 1) // 2

@@ -55,7 +55,7 @@ BLANK = TableCell()
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table: every row has a cell for each column; notes have code in backticks.
+    """A table with one cell per row and column; in notes, code is in backticks.
 
     Attributes:
       numbers: a different table for programs (CSV); None if programs get this table.
@@ -110,7 +110,7 @@ def mean_cell(
     scale: float = 100.0,
     digits: int = 1,
 ) -> TableCell:
-    """Makes a cell of a mean and its interval, both times `scale`; the interval may be missing."""
+    """Makes a cell of a mean and (if given) its interval, both multiplied by `scale`."""
     text = f"{scale * mean:.{digits}f}"
     if low is None or high is None:
         return TableCell(text=text, value=scale * mean)
@@ -123,7 +123,7 @@ def mean_cell(
 
 
 def interval_text(mean: float, low: float, high: float, *, digits: int = 1) -> str:
-    """Formats an interval: ± and a number if both sides print as equal, else the ends."""
+    """Formats an interval as ± and a number if both sides print as equal, else as two ends."""
     below, above = f"{mean - low:.{digits}f}", f"{high - mean:.{digits}f}"
     if below == above:
         return f"{PLUS_MINUS} {above}"
@@ -157,7 +157,7 @@ def _escape_cell(text: str) -> str:
 
 
 def write_html(table: Table, *, caption: str) -> Markup:
-    """Formats a table as HTML in a box that scrolls, with the table's notes."""
+    """Formats a table as HTML in a scrollable box, with the table's notes."""
     head = Markup("").join(
         Markup('<th scope="col" class="{}">{}</th>').format(
             _cell_class(column), _break_title(column.title)
@@ -224,7 +224,7 @@ def _format_number(value: float) -> str:
     return f"{value:.6g}"
 
 
-# Characters with a meaning in LaTeX, and characters that LaTeX's usual fonts lack.
+# Characters with a special meaning in LaTeX, and characters that LaTeX's usual fonts lack.
 _ESCAPES = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -237,7 +237,7 @@ _SPECIAL = re.compile(r"\d+\^\d+|" + "|".join(map(re.escape, _ESCAPES)))
 
 
 def escape_latex(text: str) -> str:
-    """Escapes text for LaTeX; 2^17 becomes a power."""
+    """Escapes text for LaTeX; writes 2^17 as a power."""
     return _SPECIAL.sub(lambda match: _escape_part(match[0]), text)
 
 
@@ -247,7 +247,7 @@ def _escape_part(part: str) -> str:
 
 
 def write_latex(table: Table) -> str:
-    r"""Formats a table environment of booktabs; `references.bib` in its folder has cited papers."""
+    r"""Formats a booktabs table; cited papers must be in `references.bib` in the same folder."""
     spec = "".join("l" if column.align == "left" else "r" for column in table.columns)
     head = " & ".join(escape_latex(column.title) for column in table.columns)
     body = [" & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in table.rows]
@@ -290,7 +290,7 @@ def _latex_prose(text: str) -> str:
 
 
 def _latex_code(text: str) -> str:
-    """Typesets code without ligatures, which would join two hyphens and curl quotes."""
+    """Typesets code without ligatures, which would join two hyphens and change quotes."""
     verbatim = {'"': r"\char34{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}"}
     escaped = "".join(verbatim.get(character) or escape_latex(character) for character in text)
     return rf"\texttt{{{escaped.replace('--', '-{}-')}}}"

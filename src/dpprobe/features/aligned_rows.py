@@ -14,8 +14,8 @@ LINE = 64  # bytes of a cache line
 def empty_rows(shape: tuple[int, int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Makes an array [rows, dimension] that begins at a cache line, with undefined values.
 
-    A large array that NumPy makes begins 16 bytes after the start of a cache line, so each vector
-    of 64 bytes spans two lines. Training on an unaligned array takes up to a sixth longer on a CPU.
+    NumPy's large arrays begin 16 bytes after the start of a cache line, so each vector of 64 bytes
+    spans two lines. Training on an unaligned array takes up to a sixth longer on a CPU.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + LINE, dtype=np.uint8)

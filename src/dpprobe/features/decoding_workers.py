@@ -1,4 +1,4 @@
-"""Processes that read and decode images for a GPU, because threads share Python's global lock.
+"""Processes that read and decode images for a GPU; threads would share Python's global lock.
 
 Each of n processes decodes every n-th piece of rows and opens files itself, so no encoded image
 passes through the job's process. PyTorch's `DataLoader` starts the processes, limits prefetching,
@@ -7,7 +7,7 @@ returns pieces in order, and notices a process that ends or hangs.
 Decoded images are written to memory that all processes share and reuse, because new memory per
 piece takes more time than copying. `/dev/shm`, which is small in containers, is not needed.
 
-The processes are forked, if possible before CUDA starts, and never use the GPU. Processes may get
+The processes are forked, if possible before CUDA starts, and never use the GPU. They may receive
 their decoder after the fork, once the network is loaded.
 """
 
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 else:
     pa = OptionalModule("pyarrow")
 
-# The most rows per piece. Large pieces save reading, because a process reads every block of the
+# The most rows per piece. Large pieces reduce reading, because a process reads every block of the
 # split table that has a row of its pieces. With small pieces, processes end at similar times.
 MOST_ROWS = 64
 # Memory of a piece in bytes: `MOST_ROWS` images of 224 px, or one image of 2,300 px.
 PIECE_BYTES = 16 << 20
 # The least number of pieces per process, so that processes end at similar times.
 _ROUNDS = 8
-# Pieces that a process may prefetch; memory has one more place per process, for the piece in use.
+# Pieces that a process may prefetch; memory also has room for the piece in use, per process.
 _AHEAD = 2
 _PLACES = _AHEAD + 1
 # Timeout in seconds. A piece takes seconds, or longer on slow network drives.
@@ -68,7 +68,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Piece:
-    """Decoded images of consecutive rows; `faults` has the errors of rows that are left out."""
+    """Decoded images of consecutive rows; `faults` has the errors of omitted rows."""
 
     rows: tuple[Row, ...]
     images: torch.Tensor | None
@@ -82,7 +82,7 @@ class PieceDecoder(Protocol):
         """Returns the bytes of a decoded row; None if the number depends on the image."""
 
     def decode_piece(self, images: list[EncodedImage], memory: torch.Tensor | None = None) -> Piece:
-        """Decodes images, into the bytes of `memory` if it is given."""
+        """Decodes images; stores results in the bytes of `memory`, if given."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def tile_rows(count: int, batch_size: int, rows: int) -> tuple[range, ...]:
 
 
 def make_task(decoder: PieceDecoder, count: int, batch_size: int, processes: int) -> DecodingTask:
-    """Divides rows into pieces for all processes; a piece's memory limits its rows."""
+    """Divides rows into pieces for all processes, such that each piece fits its memory."""
     fitting = PIECE_BYTES // max(1, decoder.row_bytes() or PIECE_BYTES)
     rows = max(1, min(MOST_ROWS, fitting, count // (_ROUNDS * processes)))
     return DecodingTask(decoder, tile_rows(count, batch_size, rows))
@@ -113,9 +113,9 @@ class Workers:
     """Processes that read and decode images; leaving the context ends the processes."""
 
     def __init__(self, read: Reader, count: int, task: DecodingTask | None = None) -> None:
-        """Forks processes of one thread, each of which opens files when it calls `read`.
+        """Forks single-threaded processes, which open files when they call `read`.
 
-        Without `task`, `send_task` sends the decoder and the pieces later.
+        If `task` is None, call `send_task` later to send the decoder and the pieces.
         """
         self.count = count
         context = multiprocessing.get_context("fork")
@@ -136,7 +136,7 @@ class Workers:
                 timeout=HANG_SECONDS,
                 worker_init_fn=partial(_prepare_process, os.getpid()),
                 multiprocessing_context=context,
-                generator=torch.Generator(),  # keeps the process's random state unchanged
+                generator=torch.Generator(),  # the process's random state must not change
             )
             self._iterator: Any = iter(loader)
 
@@ -148,7 +148,7 @@ class Workers:
                 self._tasks.put(task)
 
     def decode_pieces(self) -> Generator[Piece]:
-        """Yields all pieces in order; raises a row's error when its piece is due.
+        """Yields all pieces in order; an error in a piece is raised in place of the piece.
 
         A piece's images are valid until the caller requests the next piece.
         """
@@ -197,7 +197,7 @@ def shape_memory(
 
 
 class _Pieces(IterableDataset[Any]):
-    """Yields (piece without images, images' shape, dtype) for each piece of a process, or an error.
+    """Yields, for each piece of a process, (piece without images, shape, dtype), or an error.
 
     An error is repeated for every further piece, because the number of pieces is fixed.
     """
@@ -232,7 +232,7 @@ class _Pieces(IterableDataset[Any]):
 
 
 def _wait_for_task(tasks: SimpleQueue[DecodingTask | None], parent: int) -> DecodingTask | None:
-    """Returns the parent's task; ends if the parent was killed, which `get` would not notice."""
+    """Returns the parent's task; ends the process if the parent was killed, as `get` would hang."""
     while tasks.empty():
         _end_without(parent)
         time.sleep(0.05)

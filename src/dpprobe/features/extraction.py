@@ -67,12 +67,12 @@ def extract_shard(
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
     changed: Callable[[Backbone, Runtime], Backbone] | None = None,
 ) -> None:
-    """Extracts and writes one shard; the same inputs on the same machine give the same features.
+    """Extracts and writes one shard; equal inputs on one machine give equal features.
 
     The features of null examples are NaN.
 
-    Raises DataError if `table` and `info` do not belong together. Also raises DataError, naming the
-    row, if an image cannot be used, or gives features that are not finite or do not fit the dtype.
+    Raises DataError if `table` and `info` belong to different datasets. Also raises DataError, with
+    the row, if an image cannot be used, or its features are not finite or do not fit the dtype.
     Raises ConfigError if the backbone cannot be loaded or mixes the images of a batch, or there are
     more shards than rows.
 
@@ -83,7 +83,7 @@ def extract_shard(
       batch_size: images per forward pass on a GPU; a CPU takes fewer.
       dtype: number format on disk, "float16" or "float32".
       threads: number of threads that decode and compute, or, for a GPU, of processes that decode;
-        default: torch's number of threads. The number of threads changes no feature.
+        default: torch's number of threads. Features do not depend on the number of threads.
       changed: a function that changes the loaded backbone before use, for example cuts its network.
     """
     described = read_info(info)
@@ -144,7 +144,7 @@ def extract_shard(
 
 
 def _describe_origin(dataset: DatasetInfo, backbone: Backbone) -> dict[str, Any]:
-    """Returns the header's fields about the dataset, the backbone and the installed libraries."""
+    """Returns the shard header's fields on the dataset, the backbone and installed libraries."""
     return {
         "class_names": dataset.class_names,
         "multi_label": dataset.multi_label,
@@ -170,7 +170,7 @@ def _take_finite_probe(backbone: Backbone, name: str) -> dict[str, Any]:
 
 
 def check_images_apart(backbone: Backbone, rows: int, *, name: str, precision: str) -> None:
-    """Raises ConfigError if an image's features change with the other images of a batch of `rows`.
+    """Raises ConfigError if an image's features depend on other images in a batch of `rows` images.
 
     The check uses public images. All forward passes of an extraction have `rows` images.
     """

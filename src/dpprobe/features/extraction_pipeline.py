@@ -1,10 +1,10 @@
 """Turns encoded images into features in the rows' order: reads, decodes and computes.
 
-Rows are processed in pieces. On a CPU each of the job's threads decodes a piece and passes it
-through the model with one torch thread. No thread waits for another, and several small passes are
-faster than one pass divided among threads. For a GPU, processes decode the pieces
-(`decoding_workers`). A batch is assembled in pinned memory and sent to the GPU by one copy. The
-batch's features are fetched while the GPU computes the next batch.
+Rows are processed in pieces. On a CPU each of the job's threads decodes a piece and runs the model
+on it with one torch thread. No thread waits for another, and several small passes are faster than
+one pass divided among threads. For a GPU, processes decode the pieces (`decoding_workers`). A batch
+is assembled in pinned memory and sent to the GPU by one copy. The batch's features are fetched
+while the GPU computes the next batch.
 
 All forward passes have an equal number of rows, because the number of rows may change the last bits
 of matrix products. Padding of the last pass keeps an image's features independent of other images.
@@ -44,7 +44,7 @@ from dpprobe.features.decoding_workers import (
 if TYPE_CHECKING:
     from PIL import Image
 
-# Rows that a CPU decodes and computes together: fastest for small photographs.
+# Rows that a CPU decodes and computes together; this number is fastest for small photographs.
 PIECE_ROWS = 16
 # Pieces in progress per thread, so that an idle thread finds the next piece ready.
 AHEAD = 2
@@ -83,8 +83,8 @@ def compute_rows(
 ) -> Generator[Features]:
     """Yields features of `count` encoded images, in order; close the generator to end its work.
 
-    Raises DataError, naming the row, for an image that differs in size from earlier images, or that
-    the decoder does not tolerate. Raises WorkerError if a process that decodes is killed or hangs.
+    Raises DataError, with the row, for an image that differs in size from earlier images, or that
+    the decoder does not tolerate. Raises WorkerError if a decoding process is killed or hangs.
 
     Args:
       read: yields the encoded images of ranges of rows from 0 to `count`.
@@ -92,7 +92,7 @@ def compute_rows(
       batch_size: images per forward pass on a GPU; a CPU takes at most `PIECE_ROWS`.
       threads: number of threads that decode and compute; for a GPU, of processes that decode.
       accelerator: the backbone's device; None for a CPU.
-      workers: processes that already have their order; by default new processes are forked.
+      workers: processes that already have their task; by default new processes are forked.
     """
     sizes = SizeCheck(decoder.split)
     if accelerator is None:
@@ -129,7 +129,7 @@ def find_misfits(values: Array, dtype: str) -> dict[int, str]:
 
 
 class Decoder:
-    """Decodes images, applies the backbone's preprocessing, and stacks images to a piece."""
+    """Decodes images, applies the backbone's preprocessing, and stacks the images of a piece."""
 
     def __init__(
         self,
@@ -139,10 +139,10 @@ class Decoder:
         vectors: str | None = None,
         stand_in: EncodedImage | None = None,
     ) -> None:
-        """Keeps only the picklable transforms of the backbone.
+        """Stores only the picklable transforms of the backbone.
 
         Args:
-          vectors: names a row's vectors, for a backbone that takes them in place of images.
+          vectors: the name of each row's vectors, for a backbone that takes vectors, not images.
           stand_in: an image of the split that is decoded in place of null examples, so that all
             rows have equal shapes; the caller never uses the result.
         """
@@ -220,7 +220,7 @@ def _stack_rows(
 
 
 class TolerantDecoder(Decoder):
-    """Leaves out images that cannot be used, and records their faults."""
+    """Skips images that cannot be used, and records their faults."""
 
     def __init__(self, backbone: Backbone, opened: Callable[[EncodedImage], Image.Image]) -> None:
         super().__init__(backbone, "test")
@@ -265,7 +265,7 @@ def in_order(
     """Yields the result of `work` for each item, in the items' order, from a pool of threads.
 
     At most `ahead` items are in progress. An error of `work` is raised in the item's turn. After
-    an error, or on closing, no further item begins, and items in progress are waited for.
+    an error, or on closing, no further item is started, and items in progress are completed.
     """
     before = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, "extract", initializer=torch.set_num_threads, initargs=(1,))
@@ -283,7 +283,7 @@ def in_order(
 
 
 def _run_forward(backbone: Backbone, images: torch.Tensor | None, rows: int) -> Outputs:
-    """Passes exactly `rows` rows through the model; drops the results of padding rows."""
+    """Runs the model on exactly `rows` rows; drops the results of padding rows."""
     if images is None:
         return NOTHING
     given = len(images)
@@ -323,7 +323,7 @@ def _make_features(piece: Piece, outputs: Outputs) -> Features:
     return Features(piece.rows, features.numpy(), blocks, piece.faults)
 
 
-# A batch, in pinned host memory, its outputs, and a mark after their copy from the accelerator.
+# A batch in pinned host memory, its outputs, and an event after their copy from the accelerator.
 _Launched = tuple[Piece, Outputs, Mark]
 
 

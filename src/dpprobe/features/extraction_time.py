@@ -1,8 +1,8 @@
 """Estimates how long the extraction of features takes, by timing a network on this machine.
 
-`python -m dpprobe.features.extraction_time` is the process that times networks: it imports torch,
-which the planning of a study does not. It reads {"options": [...], "device": ..., "precision": ...}
-as JSON; the last line of output is a list of [images per second, device, pixels of a side].
+`python -m dpprobe.features.extraction_time` is a separate process, because planning a study does
+not import torch. The process reads {"options": [...], "device": ..., "precision": ...} as JSON. The
+last line of its output is a list of [images per second, device, pixels of a side].
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dpprobe.counted_nouns import count_noun
 from dpprobe.devices import is_gpu
 from dpprobe.errors import ConfigError
 
-SHORT_SECONDS = 300  # shorter extractions are not told
-SMALLER_SIZE = 224  # pixels of a side, at which a network of larger images is timed as well
-_PATIENCE = 30  # seconds until a network's timing is given up
-_SMALLER_PATIENCE = 6  # seconds within which the first timing must end for a second
+SHORT_SECONDS = 300  # shorter extractions are not reported
+SMALLER_SIZE = 224  # pixels of a side; networks of larger images are timed at this size too
+_PATIENCE = 30  # the timeout, in seconds, of a network's timing
+_SMALLER_PATIENCE = 6  # a second timing follows only if the first took fewer seconds
 _GPU_BATCH = 16
 # For each unit of a duration: its seconds, and the largest number shown in this unit.
 _UNITS = (("minute", 60, 90), ("hour", 3600, 36))
@@ -50,9 +50,9 @@ class Rate:
 
 
 def describe_time(images: int, rates: list[Rate] | None) -> str | None:
-    """Returns how long a network's features take, and how long at a smaller size.
+    """Says how long the extraction takes, and how long it would take with smaller images.
 
-    Returns None if they take less than `SHORT_SECONDS`, or the network cannot be loaded.
+    Returns None if extraction takes less than `SHORT_SECONDS`, or the network cannot be loaded.
 
     Args:
       rates: the result of `time_network`.
@@ -88,7 +88,7 @@ def format_duration(seconds: float) -> str:
 
 
 def time_network(options: BackboneOptions, runtime: Runtime) -> list[Rate] | None:
-    """Times a network in a process of its own, and at `SMALLER_SIZE` if its images are larger.
+    """Times a network in a separate process, also at `SMALLER_SIZE` if its images are larger.
 
     Returns [] if the network cannot be loaded, and None after `_PATIENCE` seconds.
     """
@@ -132,7 +132,7 @@ def _measure_rates(values: Mapping[str, Any], runtime: Runtime) -> Iterator[Rate
 
 
 def _measure_rate(options: BackboneOptions, runtime: Runtime) -> Rate:
-    """Passes one image per processor through a network, or one batch on a GPU."""
+    """Times a network on one image per processor, or on one batch on a GPU."""
     from dpprobe.backbones.feature_digest import probe_image  # heavy: Pillow
 
     runtime = resolve_runtime(runtime)
@@ -147,7 +147,7 @@ def _measure_rate(options: BackboneOptions, runtime: Runtime) -> Rate:
 
 
 def _time_processors(backbone: Backbone, image: Any) -> tuple[float, int]:
-    """Times one pass on all processors at once, as in extraction; loading has run a first pass."""
+    """Times one pass on all processors, as in extraction; loading has already run a first pass."""
     from dpprobe.features.extraction_pipeline import in_order  # heavy: torch
 
     count = len(os.sched_getaffinity(0))
@@ -159,7 +159,7 @@ def _time_processors(backbone: Backbone, image: Any) -> tuple[float, int]:
 
 
 def _time_batch(backbone: Backbone, image: Any) -> tuple[float, int]:
-    """Times the second of two equal batches; the first one compiles."""
+    """Times the second of two equal batches, because the first batch includes compiling."""
     batch = image.repeat(_GPU_BATCH, 1, 1, 1)
     backbone.compute_features(batch)[0].cpu()
     started = time.monotonic()

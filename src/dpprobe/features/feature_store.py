@@ -3,7 +3,7 @@
 A shard has the rows start..stop of one split: `features` [n, d], `labels` [n] (or [n, k]), `ids`
 [n], and, where they exist, `layers/<name>` [n, w], `groups/<name>` [n], `accepted` [n] and `units`
 [n]. `shard_writer` writes shards, `shard_manifest` records each shard's size and hashes. The reader
-in this module refuses a file that differs from the manifest, and names the file.
+in this module raises an error, with the file's name, if a file differs from the manifest.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CROP_PREFIX = "crop_"
 
 
 def _read_state(path: Path) -> tuple[int, ...]:
-    """Returns a file's size, and numbers that change if it is replaced or written to."""
+    """Returns a file's size, and numbers that change if the file is replaced or written to."""
     status = path.stat()
     return status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns
 
@@ -55,16 +55,16 @@ class FeatureStore:
 
     Before HDF5 opens a shard, the shard's size and SHA-256 are compared with the manifest, because
     damaged HDF5 may crash the process. Later reads compare size and hash again if the file was
-    replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. A file that
-    changes while it is read is refused after reading. Forks are safe, as each call opens files.
+    replaced or written to meanwhile, and otherwise rely on HDF5's own checksums. If a file changes
+    during reading, an error follows. Forks are safe, as each call opens files.
 
     Attributes:
-      rows, dimension: the number of rows, and of numbers per row.
+      rows, dimension: the number of rows, and of features per row.
       layers: name -> width, for the features of inner blocks and of `crops`; mostly empty.
       architecture, pretrained_tag: the names of the backbone's model and weights, if any.
-      trained: True if the backbone's weights come from training.
+      trained: True if the backbone's weights are trained.
       fingerprint: the hash of all rows' content, independent of the division into shards.
-      copies: counts of training examples with an earlier example's image; None if not counted.
+      copies: counts of training examples that repeat an earlier image; None if not counted.
       nulls: positions of null examples, whose features are NaN; mostly empty.
       members: the stores that a joined backbone's features are read from; mostly empty.
     """
@@ -106,7 +106,7 @@ class FeatureStore:
         return member
 
     def leave_out_nulls(self) -> Self:
-        """Returns the store without null examples, for results that noise does not protect."""
+        """Returns the store without null examples, for results computed without noise."""
         if not self.nulls:
             return self
         other = copy.copy(self)
@@ -126,7 +126,7 @@ class FeatureStore:
 
     @property
     def promise(self) -> PromiseFacts:
-        """The dataset's facts that bear on a guarantee; StoreError if the manifest lacks them."""
+        """The dataset's facts behind a guarantee; StoreError if the manifest lacks them."""
         try:
             return PromiseFacts.from_dict({**self._promise, "copies": self.copies})  # type: ignore[dict-item]
         except TypeError:
@@ -146,17 +146,17 @@ class FeatureStore:
 
     @property
     def groups(self) -> Mapping[str, list[str]]:
-        """Maps each subgroup column to a string per row, empty if unknown."""
+        """Maps each subgroup column to one string per row, which is empty if unknown."""
         return self._row_columns.groups
 
     @property
     def accepted(self) -> list[list[int]] | None:
-        """The list of labels that count as right for each row; None if the dataset has no lists."""
+        """For each row, the labels that count as correct; None if the dataset has no such lists."""
         return self._row_columns.accepted
 
     @property
     def units(self) -> list[str] | None:
-        """Maps each row to its unit's name; None if the dataset has no units."""
+        """The name of each row's unit; None if the dataset has no units."""
         return self._row_columns.units
 
     @cached_property
@@ -188,8 +188,8 @@ class FeatureStore:
     ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Yields features in order, about `rows` at a time: (first row, float32 [m, dimension]).
 
-        A block has whole chunks of one shard, so its rows m vary, up to the larger of `rows` and
-        one chunk. The caller may change a block.
+        A block has whole chunks of one shard, so its number of rows m varies, up to the larger of
+        `rows` and one chunk. The caller may change a block.
         """
         for record in self.shards:
             for start, block in self._blocks_of(record, rows, layer):

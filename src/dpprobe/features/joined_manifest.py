@@ -14,7 +14,7 @@ from dpprobe.features.shard_header import FORMAT_VERSION
 from dpprobe.features.shard_manifest import MANIFEST_FORMAT, read_manifest
 from dpprobe.files import json_files
 
-# The facts that must be equal for all members' rows.
+# The facts that must be equal for all members.
 _COMMON = (
     "split",
     "rows",
@@ -31,7 +31,7 @@ _COMMON = (
 def write_joined_manifest(
     members: Sequence[Path], output: Path, *, backbone: str, options: Options
 ) -> None:
-    """Writes the manifest of features that are read from the members' shards.
+    """Writes the manifest of joined features, which are read from the members' shards.
 
     Raises StoreError if the members' rows differ, or are divided differently into shards. Raises
     ConfigError if the number of features is not the `dimension` of the options.
@@ -100,7 +100,7 @@ def _list_ranges(body: Mapping[str, Any]) -> list[tuple[int, int]]:
 
 
 def _describe_member(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what privacy statements say about a member."""
+    """Returns the facts about a member that privacy statements contain."""
     return {
         "backbone": body["backbone"],
         "backbone_options": body["backbone_options"],

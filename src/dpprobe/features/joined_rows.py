@@ -15,17 +15,17 @@ _SMALLEST = np.finfo(np.float32).tiny
 
 
 def unit_rows(rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Returns rows [m, d] scaled to norm 1, float32; rows of zeros stay zeros, NaN stays NaN."""
+    """Returns rows [m, d] scaled to norm 1, float32; rows of zeros or NaN do not change."""
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
-    # a scale for a smaller length would not fit float32
+    # the scale for a smaller length would overflow float32
     scale = (1 / np.where(lengths > _SMALLEST, lengths, 1.0)).astype(np.float32)
     return rows.astype(np.float32) * scale[:, None]
 
 
 class JoinedRows:
-    """Arrays [n, d] of open shards that are read together, like one array of HDF5.
+    """Arrays [n, d] of open shards that are read together, like one HDF5 array.
 
-    A row with NaN in one part is NaN in all parts, as rows of null examples are.
+    A row with NaN in one part (a null example) is NaN in all parts.
     """
 
     dtype = np.dtype(np.float32)

@@ -2,15 +2,15 @@
 
 The privacy of a head assumes that the backbone's public training images contain no private image,
 and no other picture of its subject. If the backbone was trained on a test image, test results are
-too good. Mehta et al. 2022 (appendix, Deduplication) use a model to remove near-duplicates of every
-split from the public set, after Kolesnikov et al. 2020. dpprobe compares the private examples of
+too good. Mehta et al. 2022 (appendix, Deduplication), after Kolesnikov et al. 2020, use a model to
+remove near-duplicates of every split from the public set. dpprobe compares the private examples of
 both splits with public datasets of the study. Two images match by the SHA-256 of their files, or by
 the cosine of their features.
 
 A private row's result depends only on this row and the public examples. Block sizes and devices
-change the last bits of float32, so a cosine near the threshold is computed again in float64.
+change the last bits of float32, so cosines near the threshold are recomputed in float64.
 
-The search computes its result from private images without noise, so the result is not private.
+The result is computed from private images without noise, so it is not private.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dpprobe.progress import Progress
 # Number of private and of public rows that are compared at a time.
 PRIVATE_ROWS = 4096
 PUBLIC_ROWS = 4096
-# The least number of nearest rows per split that are listed for people to inspect.
+# The fewest nearest rows per split that are listed, for people to inspect.
 LISTED = 12
 
 
@@ -85,11 +85,11 @@ def find_near_duplicates(
       threshold: two rows with a cosine above the threshold are near-duplicates.
 
     Returns:
-      The record of the check, and a table of matches. The record counts for each split the private
-      examples that equal a public example (`exact`), or have a cosine above the threshold (`near`,
-      including exact matches). The record also has quantiles of each private example's largest
-      cosine. The table (`MATCHES`) has each split's near rows, and at least its `LISTED` nearest
-      rows. Each row names its nearest public example; the most similar rows come first.
+      The record of the check, and a table of matches. For each split, the record counts the private
+      examples that equal a public example (`exact`) or have a cosine above the threshold (`near`,
+      including exact matches). It also has quantiles of the private examples' largest cosines. The
+      table (`MATCHES`) has each split's near rows, and at least the split's `LISTED` nearest rows.
+      Each row names its nearest public example; the most similar rows come first.
     """
     for rows in (*private[1:], *public):
         if rows.features.backbone_fingerprint != private[0].features.backbone_fingerprint:
@@ -133,7 +133,7 @@ class _Nearest:
     near: npt.NDArray[np.bool_]  # near-duplicates, including exact ones
 
     def describe_counts(self) -> dict[str, Any]:
-        """Returns the part about one split for the record of the check."""
+        """Returns the counts and quantiles of the split for the record of the check."""
         return {
             "rows": self.split.features.rows,
             "features": self.split.features.fingerprint,
@@ -193,7 +193,7 @@ def _find_nearest(
                     progress.advance_by((done + pairs) // 10**6 - done // 10**6)
                     done += pairs
     exact = _exact_matches(split, public)
-    # a bound on the error of a float32 cosine, which sums `dimension` rounded products
+    # a bound on the error of a float32 cosine, a sum of `dimension` rounded products
     slack = (split.features.dimension + 8) * 2.0**-23
     near = best > threshold + slack
     close = np.flatnonzero(~near & (best >= threshold - slack))
@@ -205,9 +205,9 @@ def _find_nearest(
 def _largest_in_float64(
     split: DatasetSplit, public: Sequence[DatasetSplit], rows: npt.NDArray[np.int64], floor: float
 ) -> npt.NDArray[np.float64]:
-    """Computes each row's largest cosine among pairs with a float32 cosine of at least `floor`.
+    """Computes each row's largest cosine, only from pairs whose float32 cosine is at least `floor`.
 
-    Each pair is summed separately, so that the result depends only on the pair.
+    Each pair's cosine is summed separately, so that it depends only on the pair.
     """
     largest = np.full(len(rows), -np.inf)
     if not len(rows):
@@ -231,7 +231,7 @@ def _compute_cosine(first: npt.NDArray[np.float64], second: npt.NDArray[np.float
 
 
 def _unit_blocks(store: FeatureStore, rows: int, device: str) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yields rows of unit norm, float32 [m, d]; zeros and null examples are zero, with cosine 0."""
+    """Yields rows of unit norm, float32 [m, d]; zeros and null examples are zeros (cosine 0)."""
     for start, block in store.read_blocks(rows):
         yield start, _scale_to_unit(torch.from_numpy(np.nan_to_num(block, copy=False)).to(device))
 

@@ -24,7 +24,7 @@ NOTE = (
     "Found on the private images without noise, so these numbers are not differentially private: "
     "leave them out of what you publish."
 )
-# Consequences of near-duplicates in the train and in the test split.
+# Consequences of near-duplicates, in the train split and in the test split.
 CONSEQUENCES = ("the guarantee is weaker for them", "results on them are too good")
 
 

@@ -15,7 +15,7 @@ from dpprobe.features.feature_store import FeatureStore
 class ArrayFile:
     """Rows of an .npy file, [rows, dimension] real numbers, read in blocks as float32.
 
-    Raises DataError for a file that is no such array, with the remedy.
+    Raises DataError, with a remedy, for any other file.
     """
 
     def __init__(self, path: Path) -> None:

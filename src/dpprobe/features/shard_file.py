@@ -40,8 +40,8 @@ class RowColumns(NamedTuple):
     """All columns of some rows, except the features.
 
     Attributes:
-      groups: for each subgroup column, a string per row.
-      accepted: for each row the list of labels that count as right.
+      groups: for each subgroup column, one string per row.
+      accepted: for each row, the labels that count as correct.
       units: the patient of each row.
     """
 
@@ -75,7 +75,7 @@ class RowColumns(NamedTuple):
         )
 
     def make_texts(self) -> dict[str, list[str]]:
-        """Returns all columns except labels, as a shard stores them: strings by column name."""
+        """Returns all columns except labels in a shard's format: strings by column name."""
         texts = {"ids": self.ids, **{f"groups/{name}": self.groups[name] for name in self.groups}}
         if self.accepted is not None:
             texts["accepted"] = [json_values.canonical_json(row) for row in self.accepted]
@@ -123,7 +123,7 @@ def check_seal(path: Path) -> None:
 
 
 def unreadable_shard(path: Path, error: OSError) -> StoreError:
-    """Returns the error for a shard that the system does not let dpprobe read."""
+    """Returns the error for a shard that the operating system does not let dpprobe read."""
     remedy = disk_errors.UNWRITABLE.get(error.errno or 0, REMEDY)
     return StoreError(f"{path}: the shard cannot be read ({error.strerror}); {remedy}")
 
@@ -190,7 +190,7 @@ def stored_blocks(
 
 
 def check_equal(name: str, actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Raises StoreError, naming the shard, for the first value that differs from `expected`."""
+    """Raises StoreError, with the shard, for the first value that differs from `expected`."""
     if difference := json_values.first_difference(actual, expected):
         raise StoreError(
             f"{name}: {difference.place} is {difference.first!s:.60} instead of "

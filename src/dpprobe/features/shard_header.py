@@ -25,7 +25,7 @@ _AS_JSON = frozenset(
 def row_range(rows: int, shard: int, shards: int) -> tuple[int, int]:
     """Returns the rows start..stop of one shard; raises ConfigError if a shard would have no row.
 
-    All shards together have each row once, and their sizes differ by at most one.
+    Each row is in exactly one shard, and the shards' sizes differ by at most one.
     """
     if not 0 <= shard < shards:
         raise ValueError(f"shard {shard} of {shards}")
@@ -51,7 +51,7 @@ class ShardHeader:
       backbone_fingerprint: identifies the options and weights that determine the features.
       weights_sha256: the hash of the weights; None for a backbone without weights.
       architecture, pretrained_tag: the model and weights that the library finds by name, if any.
-      trained: True if the backbone's weights come from training.
+      trained: True if the backbone's weights are trained.
       preprocessing: the steps of the preprocessing, with the library's defaults filled in.
       shard, shards: the shard's number, and the number of shards of the split.
       precision: number format of the forward pass, if recorded.

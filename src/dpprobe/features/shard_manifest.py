@@ -36,9 +36,9 @@ def write_manifest(
 
     Args:
       shards: the files, all in the manifest's folder, in any order.
-      dataset_fingerprint: the current dataset's; shards of another dataset are refused.
+      dataset_fingerprint: the current dataset's fingerprint; shards with another are refused.
       copies: the split's counts of copies in `DatasetInfo`; None if unknown.
-      promise: the dataset's facts that bear on a guarantee, without `copies`; None if unknown.
+      promise: the dataset's facts that a guarantee depends on, except `copies`; None if unknown.
     """
     if not shards:
         raise StoreError(f"{output}: a manifest needs at least one shard")
@@ -79,7 +79,7 @@ def write_manifest(
 
 
 def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> None:
-    """Raises StoreError if the machines of a shard and of the first shard compute differently."""
+    """Raises StoreError if a shard's machine computes other features than the first shard's."""
     probed = [(path, record.probe) for path, record in zip(shards, records, strict=True)]
     known = [(path, probe) for path, probe in probed if probe is not None]
     for path, probe in known[1:]:
@@ -94,7 +94,7 @@ def _compare_probes(shards: Sequence[Path], records: Sequence[ShardRecord]) -> N
 
 
 def _content_fingerprint(body: Mapping[str, Any]) -> str:
-    """Hashes the features' content, without names, files, formats and the division into shards."""
+    """Hashes the features' content, independent of names, files, formats and number of shards."""
     noted = {
         "format",
         "format_version",

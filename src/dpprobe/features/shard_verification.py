@@ -103,7 +103,7 @@ class ContentHash:
 def verify_shard(path: Path, expected: ShardHeader, content: ContentHash) -> ShardRecord:
     """Reads a whole shard and compares its content with the recorded hashes, or raises StoreError.
 
-    The shard's bytes were compared with its seal before; `content` receives the shard's rows.
+    The caller must have compared the shard's bytes with its seal; `content` receives the rows.
     """
     shown, count = str(path), expected.end_row - expected.first_row
     with opened_shard(path) as file:

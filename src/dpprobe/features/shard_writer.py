@@ -1,6 +1,6 @@
 """Writes a shard under a temporary name, seals it, and renames it.
 
-The job that writes the manifest reads each shard again and verifies its hashes.
+The job that writes the manifest rereads each shard and verifies its hashes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 else:
     h5py = OptionalModule("h5py")
 
-# Size of a chunk, the unit that HDF5 reads, checks and caches.
+# Bytes of a chunk, the unit that HDF5 reads, checks and caches.
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 2 << 20
 
@@ -44,7 +44,7 @@ class ShardWriter:
     def append_block(
         self, block: npt.NDArray[Any], *, layers: Mapping[str, npt.NDArray[Any]] | None = None
     ) -> None:
-        """Adds features [m, d] and [m, w] per layer, in the header's dtype; widths never change."""
+        """Appends features [m, d] and [m, w] per layer, in the header's dtype; widths are fixed."""
         blocks = {None: block} | dict(layers or {})
         if not self._arrays:
             self._wait_for_room(sum(each.shape[1] for each in blocks.values()))
@@ -57,7 +57,7 @@ class ShardWriter:
             self._arrays[layer].append_block(values)
 
     def _wait_for_room(self, width: int) -> None:
-        """Waits for disk space for the complete shard, before more than a few rows are computed."""
+        """Waits for disk space for the complete shard, when only a few rows have been computed."""
         rows = self._header.end_row - self._header.first_row
         needed = rows * width * np.dtype(self._header.dtype).itemsize
         folder = Path(self._file.filename).parent

@@ -4,12 +4,12 @@ Rows are compared as vectors of unit length. Let s^2 be the mean squared distanc
 their mean. Two rows count as equal if their squared distance is at most 0.002 s^2 (with mean zero,
 a cosine above 0.999). A row is recognised even if it was scaled, stored in float16 or bfloat16,
 extracted in another order or precision, or changed in any way by up to 4% of s. Pictures that only
-look alike are different rows.
+look similar give different rows.
 
-To save time, rows are compared only if they fall into one cell of a grid, of width s/4 along ten
-random directions. No unchanged row is missed. The search misses one in fifteen rows that changed by
-0.2% of s, and three of four rows that changed by 4%. If all rows changed by 4%, the search still
-finds one in four, more than `MOST_SHARED`. Rows of one store in equal cells count as one row.
+To save time, rows are compared only if they are in the same cell of a grid, of width s/4 along ten
+random directions. No unchanged row is missed. The search misses 1 in 15 rows that changed by 0.2%
+of s, and 3 of 4 rows that changed by 4%. If all rows changed by 4%, the search still finds 1 in 4,
+more than `MOST_SHARED`. Rows of one store in the same cell count as one row.
 
 Rows are compared in three forms: unchanged, minus the mean of their own numbers, and minus the mean
 of all rows; each with both signs. A row is also recognised if it was negated, if one number was
@@ -48,7 +48,7 @@ Index = npt.NDArray[np.int64]
 
 
 class RowStore(Protocol):
-    """Rows that are read in blocks or one by one, such as a `FeatureStore`."""
+    """Rows that can be read in blocks or one by one, such as a `FeatureStore`."""
 
     @property
     def rows(self) -> int: ...
@@ -62,7 +62,7 @@ class RowStore(Protocol):
 
 
 class PublicRows:
-    """Rows declared public, which are compared with each private store in turn."""
+    """Rows that are declared public, to compare with private stores one after another."""
 
     def __init__(self, store: RowStore) -> None:
         self._rows = _Forms(store)
@@ -92,7 +92,7 @@ class PublicRows:
     def _keys_of(
         self, store: _Forms, signs: Sequence[int] = (1,)
     ) -> dict[tuple[int, int], tuple[npt.NDArray[np.uint64], Index]]:
-        """Returns by form and sign the distinct keys, ascending, and one row with each key."""
+        """Returns, by form and sign, the distinct keys in ascending order, and one row per key."""
         width = _DIRECTIONS if store.forms > 1 else store.dimension
         odd = np.random.default_rng(1).integers(2**64, size=width, dtype=np.uint64) | np.uint64(1)
         directions = np.random.default_rng(0).standard_normal((store.dimension, _DIRECTIONS))
@@ -127,7 +127,7 @@ def _unique_keys(
 
 
 class _Forms:
-    """The rows of a store in three forms; only in the original form if rows have few numbers."""
+    """The rows of a store in three forms, or only in the original form if rows have few numbers."""
 
     def __init__(self, store: RowStore) -> None:
         self._store = store
@@ -157,9 +157,9 @@ class _Forms:
     def _shape_rows(self, block: Array, form: int) -> Array:
         if form == 0:
             return block
-        with np.errstate(invalid="ignore"):  # rows with infinities stay unusable
+        with np.errstate(invalid="ignore"):  # rows with infinities are unusable
             shaped = block - (block.mean(axis=1, keepdims=True) if form == 1 else self._mean)
-            # Rows of equal numbers, or close to the mean, become rounding errors, set to zero.
+            # Rows of equal numbers, or close to the mean, become rounding errors; set them to 0.
             rounding = np.abs(shaped).max(axis=1) <= _ROUNDING * np.abs(block).max(axis=1)
         shaped[rounding] = 0
         return shaped

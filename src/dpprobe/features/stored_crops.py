@@ -1,7 +1,7 @@
 """Stores features of several random crops of each training image, and of its central crop.
 
-Features of random crops are layers of a shard, `layers/crop_00` and so on: hashed, verified,
-streamed and selected with the rows. All crops of a row belong to one image and its unit of privacy.
+Features of random crops are layers of a shard (`layers/crop_00` and so on): hashed, verified,
+streamed and selected like the rows. All crops of a row belong to the row's unit of privacy.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Parts:
 
 @dataclass(frozen=True)
 class StoredCrop:
-    """One stored crop's features, read from disk again at each pass."""
+    """The features of one stored crop, read from disk at each pass."""
 
     store: FeatureStore
     layer: str

@@ -26,8 +26,8 @@ def select_shard(
     Raises ConfigError if there are more shards than rows.
 
     Args:
-      whole, table: the parquet files of the whole split and of the subsample's, each in the folder
-        of its dataset.json.
+      whole, table: the parquet files of the whole split and of the subsample's split, each in the
+        folder of its dataset.json.
       shard: the number of the shard among `shards` of the subsample's split.
       output: the shard's path; the file is complete or absent.
     """

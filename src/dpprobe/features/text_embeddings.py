@@ -41,10 +41,10 @@ BATCH = 256
 def embed_text(
     options: BackboneOptions, *, sentences: Sequence[Sequence[str]], runtime: Runtime
 ) -> tuple[npt.NDArray[np.float32], TextEncoder]:
-    """Returns the embeddings of classes, unit rows [classes, dimension], and their text tower.
+    """Returns the embeddings of classes, unit rows [classes, dimension], and the text tower.
 
-    Raises ConfigError if the text tower is missing or cannot be loaded. Raises ConfigError also for
-    a sentence that is too long, and for two classes with different sentences but equal tokens.
+    Raises ConfigError if the text tower is missing or cannot be loaded, if a sentence is too long,
+    or if two classes have different sentences but equal tokens.
     """
     import torch  # late and heavy: training jobs read embeddings before they know if they train
 
@@ -71,7 +71,7 @@ def embed_text(
 def _refuse_equal_tokens(
     sentences: Sequence[Sequence[str]], tokens: Sequence[torch.Tensor]
 ) -> None:
-    """Refuses classes with equal tokens, such as names that differ by case or unknown words."""
+    """Raises ConfigError if classes have equal tokens, e.g. for names that differ only by case."""
     seen: dict[bytes, Sequence[str]] = {}
     for of_class, rows in zip(sentences, tokens, strict=True):
         first = seen.setdefault(rows.cpu().numpy().tobytes(), of_class)
@@ -101,7 +101,7 @@ def write_text_embeddings(
     Args:
       path: the file to write; it is complete or absent.
       chosen: the name of a set of prompts, or a list of templates.
-      prompt_names: words for {c}, as in `prompts.name_classes`.
+      prompt_names: the words that replace {c}, as in `prompts.name_classes`.
     """
     described = read_info(info)
     templates = prompts.read_templates(chosen)

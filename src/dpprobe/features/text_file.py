@@ -19,7 +19,7 @@ FORMAT_VERSION = 1
 def check_classes(path: Path, class_names: Sequence[str]) -> None:
     """Raises DataError if a file has text embeddings of other classes, or in another order.
 
-    A file without text embeddings passes, because the head that reads the weights reports the file.
+    A file without text embeddings passes here; the head that reads the weights reports the error.
     """
     try:
         _, metadata = read_text_embeddings(path)

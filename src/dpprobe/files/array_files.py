@@ -15,7 +15,7 @@ from dpprobe.json_values import canonical_json, parse_strict
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_LONGEST_HEADER = 1 << 22  # bytes of a safetensors header, of some ten thousand tensors
+_LONGEST_HEADER = 1 << 22  # bytes of a safetensors header; enough for some ten thousand tensors
 
 
 def hash_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
@@ -28,7 +28,7 @@ def hash_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
 
 
 def pack_tensors(arrays: Mapping[str, npt.NDArray[Any]], metadata: dict[str, str]) -> bytes:
-    """Returns arrays, which may be views, as the content of a safetensors file."""
+    """Returns the content of a safetensors file with arrays, which may be views."""
     import numpy as np  # late, because planning imports this module
     from safetensors.numpy import save  # late, because planning imports this module
 
@@ -37,16 +37,16 @@ def pack_tensors(arrays: Mapping[str, npt.NDArray[Any]], metadata: dict[str, str
 
 
 def pack_arrays(arrays: Mapping[str, npt.NDArray[Any]], described: Mapping[str, Any]) -> bytes:
-    """Returns arrays and their description as the content of a safetensors file."""
+    """Returns the content of a safetensors file with arrays and their description."""
     return pack_tensors(arrays, {"dpprobe": canonical_json(described)})
 
 
 def read_arrays(
     path: Path, *, kind: str, version: int, largest: float = math.inf
 ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """Reads a file of `pack_arrays`, which may come from strangers; raises OSError or ValueError.
+    """Reads a file made by `pack_arrays`, which may come from strangers.
 
-    Raises DataError for a newer version.
+    Raises OSError or ValueError for a faulty file, DataError for a newer version.
     """
     from safetensors import SafetensorError, safe_open  # late, as above
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from dpprobe.errors import LASTING
 from dpprobe.files.disk_errors import UNWRITABLE, find_error_number
 
-# Names of temporary files have their process, a random token and PARTIAL_SUFFIX. So temporary names
-# match no pattern of finished files, and two processes never share a file.
+# Names of temporary files contain their process, a random token and PARTIAL_SUFFIX. So these names
+# match no pattern of finished files, and two processes never share a temporary file.
 PARTIAL_SUFFIX = ".partial"
 _TEMPORARY = re.compile(
     r"\.(?P<name>.+?)\.(?:(?P<machine>[0-9a-f]{8})-(?P<process>\d+)\.)?[0-9a-f]{8}\.partial",
@@ -29,9 +29,9 @@ _DAY = 86400
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yields a temporary path beside `path`; on success the file is synced and renamed to `path`.
+    """Yields a temporary path in the same folder; on success, syncs it and renames it to `path`.
 
-    After an exception the temporary file is removed, and `path` keeps its earlier content, if any.
+    After an exception the temporary file is removed, and `path` still has its earlier content.
     Temporary files of killed processes are removed at the next write.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,9 +59,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def is_left_behind(temporary: Path, name: str | None = None) -> bool:
-    """Returns True for a temporary file, by default of any name, whose process has ended.
+    """Returns True if a file is a temporary file (by default for any name) of an ended process.
 
-    A file from another machine or an earlier version counts after a day without changes.
+    For a file from another machine or an earlier version, returns True after a day without changes.
     """
     parts = _TEMPORARY.fullmatch(temporary.name)
     if parts is None or name not in (None, parts["name"]):
@@ -79,7 +79,7 @@ def is_left_behind(temporary: Path, name: str | None = None) -> bool:
 
 @cache
 def name_machine() -> str:
-    """Names this machine, since its start, and its container, where processes have own numbers."""
+    """Identifies this start of this machine, and its container: the scope of process numbers."""
     facts = [socket.gethostname()]
     with suppress(OSError):
         facts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8"))
@@ -101,7 +101,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Writes a file that only its owner may read, whole or not at all."""
+    """Writes a file that only its owner may read, completely or not at all."""
     with atomic_path(path) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as stream:

@@ -22,7 +22,7 @@ ROOM = "free space or have the quota raised, and run again"
 DISK_REMEDY = "free space, or choose a data_dir on another disk"
 WAIT = 3600  # seconds to wait for disk space before finished work is lost
 PAUSE = 60  # seconds between two attempts
-# The system's errors about a file that cannot be written, and the user's remedies.
+# The system's errors for files that cannot be written, with the user's remedies.
 UNWRITABLE = {
     errno.ENOSPC: ROOM,
     errno.EDQUOT: ROOM,
@@ -35,7 +35,7 @@ UNWRITABLE = {
 
 
 def find_error_number(error: Exception) -> int:
-    """Returns an error's errno, also if a library only prints the number; 0 without a number."""
+    """Returns an error's errno, if need be from a library's message; 0 if there is none."""
     printed = re.search(r"(?:errno = |os error |\[Errno )(\d+)", str(error), re.IGNORECASE)
     return getattr(error, "errno", None) or (int(printed[1]) if printed else 0)
 
@@ -70,9 +70,9 @@ def explain_unwritable(error: Exception) -> DiskError | None:
 
 
 def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> None:
-    """Calls `write` each minute while the disk is full, and raises DiskError after an hour.
+    """Retries `write` each minute while the disk is full; raises DiskError after an hour.
 
-    `write` must leave no files behind if it fails; `needed` is about the number of bytes written.
+    `write` must leave no files behind if it fails. `needed` is the approximate size in bytes.
     """
     deadline = time.monotonic() + WAIT
     while True:
@@ -101,10 +101,10 @@ def when_there_is_room(folder: Path, needed: int, write: Callable[[], None]) -> 
 
 
 def require_room(folder: Path, needed: int) -> None:
-    """Raises the system's error if `needed` bytes are not free, or are too many for one file.
+    """Raises the system's error if `needed` bytes are not free, or exceed the file size limit.
 
-    HDF5 would end the whole process on a full disk or at a limit of file sizes. The file's folder
-    need not exist yet.
+    HDF5 would end the whole process on a full disk or at a limit of file sizes. `folder` need not
+    exist yet.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit != resource.RLIM_INFINITY and limit < needed + MEGABYTE:
@@ -117,7 +117,7 @@ def require_room(folder: Path, needed: int) -> None:
 
 @contextmanager
 def explain_full_disk(folder: Path, doing: str) -> Iterator[None]:
-    """Raises DataError if the disk fills up in the `with` block; `doing` is the work there."""
+    """Raises DataError if the disk fills up in the `with` block; `doing` describes the work."""
     try:
         yield
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Removes figures, tables and summaries that a study no longer has, such as of a removed backbone.
+"""Removes figures, tables and summaries that a study no longer makes, e.g. for a removed backbone.
 
 Studies may share a results folder. So a run lists the files that its study shows. A later run
-removes a listed file only if no other study lists it, and if its bytes are those that a job wrote.
-Cells and features stay, because the backbone may come back, and a release counts cells that
-somebody may have seen.
+removes a listed file only if no other study lists it, and if nobody changed the file since a job
+wrote it. Cells and features remain, because the backbone may be added again, and because a release
+counts cells that somebody may have seen.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ FORMAT, FORMAT_VERSION = "dpprobe-shown", 1
 
 
 def remove_dropped(results: Path, study: object, shown: Collection[str]) -> list[Path]:
-    """Removes files that `study` showed at an earlier run and shows no longer; returns their paths.
+    """Removes files that `study` showed in an earlier run but no longer shows; returns their paths.
 
-    `study` identifies the study in JSON: by its name, folder and files. `shown` has the paths of
+    `study` identifies the study as JSON with its name, folder and files. `shown` has the paths of
     all its figures, tables and summaries, relative to `results`.
     """
     listed = results / FOLDER / f"{hash_value(study)[:16]}.json"
@@ -47,7 +47,7 @@ def remove_dropped(results: Path, study: object, shown: Collection[str]) -> list
                 removed.append(path)
             if gone:
                 forget_files(record, gone)
-    with suppress(OSError):  # a read-only folder: the list of an earlier run stays
+    with suppress(OSError):  # in a read-only folder, an earlier run's list remains
         values = {"format": FORMAT, "format_version": FORMAT_VERSION}
         write_record(listed, {**values, "files": sorted(shown)})
     return removed

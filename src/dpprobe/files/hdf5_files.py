@@ -1,7 +1,7 @@
-"""Opens HDF5 files, which may come from strangers, without following them to other files.
+"""Opens HDF5 files, which may come from strangers, without following references to other files.
 
-By external links, external storage and virtual datasets an HDF5 file can present any file of this
-machine as its own numbers. A few kilobytes can declare terabytes of a fill value. All links and
+With external links, external storage and virtual datasets an HDF5 file can present any file of this
+machine as its own numbers. A few kilobytes can declare terabytes of a fill value. So all links and
 datasets are checked before the caller reads the first value.
 """
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 else:
     h5py = OptionalModule("h5py")
 
-# Groups and datasets of one file, and levels of groups; more would take minutes to check.
+# The most groups and datasets per file, and levels of groups; more would take minutes to check.
 _MOST_LINKS, _DEEPEST = 100_000, 32
 _LONGEST_TEXT = 1 << 20
-_BLOCK_BYTES, _FEWEST_ROWS, _MOST_ROWS = 1 << 28, 8, 1024  # of texts that are read at a time
+_BLOCK_BYTES, _FEWEST_ROWS, _MOST_ROWS = 1 << 28, 8, 1024  # for reading texts in parts
 
 
 @contextmanager
 def open_hdf5(path: Path, **options: Any) -> Iterator[h5py.File]:
-    """Opens a file to read; raises OSError if it refers to other files or objects, or is no file.
+    """Opens a plain file to read; raises OSError if it refers to other files or objects.
 
-    Also raises OSError if a dataset is much larger than the file's bytes can be.
+    Also raises OSError for devices or pipes, and for datasets far larger than the file's bytes.
     """
     require_plain_file(path)
     with h5py.File(path, "r", **options) as file:
@@ -72,7 +72,7 @@ def _check_links(path: Path, file: h5py.File) -> None:
 
 
 def read_column(dataset: h5py.Dataset) -> np.ndarray:
-    """Reads a column; raises OSError for texts that are long, or far larger than the file.
+    """Reads a column; raises OSError if texts are too long, or together far larger than the file.
 
     Many rows may share one text of the file, so the number of rows does not bound the memory.
     """

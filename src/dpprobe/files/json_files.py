@@ -14,7 +14,7 @@ from dpprobe.files.atomic_writes import write_text
 from dpprobe.files.plain_files import read_bounded, sha256_file
 from dpprobe.json_values import parse_json
 
-# The last keys of a record: sizes and hashes of the files beside it, and the hash of the record's
+# The last keys of a record: sizes and hashes of accompanying files, and the hash of the record's
 # text. Functions that read records remove the keys of sizes and hashes.
 FILE_BYTES, FILE_HASHES, RECORD_HASH = "file_bytes", "file_sha256", "record_sha256"
 
@@ -31,7 +31,7 @@ def _format_json(value: Any) -> str:
 def write_record(path: Path, values: Mapping[str, Any], *beside: Path) -> None:
     """Writes a JSON object that ends with the SHA-256 of its own text, so that damage is detected.
 
-    The record stores the size of each file in `beside`, and the hash unless `values` has `files`.
+    The record stores the sizes of the files `beside`, and their hashes unless `values` has `files`.
     """
     values = dict(values)
     if beside:
@@ -77,7 +77,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_whole_record(path: Path) -> Any:
-    """Reads a record, and compares the sizes of files beside the record with the recorded sizes.
+    """Reads a record, and compares the sizes of its accompanying files with the recorded sizes.
 
     Raises OSError if a file cannot be read; ValueError, with a one-line message, if damaged.
     """
@@ -108,7 +108,7 @@ def read_record(path: Path, *, kind: str, version: int) -> dict[str, Any]:
 def check_not_newer(
     where: Path | str, record: Mapping[str, Any], *, kind: str, version: int
 ) -> None:
-    """Raises DataError for a record of a newer format version, which must not be deleted."""
+    """Raises DataError for a record with a newer format version, which users must not delete."""
     written = record.get("format_version")
     if record.get("format") == kind and isinstance(written, Integral) and int(written) > version:
         raise DataError(

@@ -23,27 +23,27 @@ from dpprobe.versions import check_versions
 logger = logging.getLogger("dpprobe")
 
 TRACEBACK = "Traceback (most recent call last):"
-# The last line in a log file (not on the terminal) after an error that a retry cannot cure.
+# The last line in a log file (not on the terminal) after an error that a retry cannot fix.
 LASTING = "another attempt would fail the same way"
-# An error in a job's log, with all its lines, or the line in which the scheduler ended the job.
+# An error in a job's log, with all its lines, or the line about the scheduler's end of the job.
 _OTHER_LINE = rf"\d\d:\d\d:\d\d |{LASTING}$|Traceback |\[|slurmstepd|RuleException|WorkflowError|$"
 ERROR_LINE = re.compile(
     r"^(?:slurmstepd(?:-[\w.-]+)?: error: (?P<scheduler>.+)"
     rf"|\d\d:\d\d:\d\d ERROR (?P<job>.+(?:\n(?!{_OTHER_LINE}).*)*))$",
     re.MULTILINE,
 )
-# The environment variable of runs with short output, whose jobs show only warnings and progress on
-# the terminal. When a run ends, it prints each job's error from the job's log.
+# This environment variable marks runs with short output: their jobs show only warnings and progress
+# on the terminal. When such a run ends, it prints each job's error from the job's log.
 BRIEF = "DPPROBE_BRIEF"
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that reports only once if it cannot be written; the terminal has equal lines."""
+    """A log file that reports only once if it is not writable; the terminal has the same lines."""
 
     failed = False
 
     def tells_at_end(self) -> bool:
-        """Returns True if the run, when it ends, prints the error that ends this log."""
+        """Returns True if the run prints this log's last error when the run ends."""
         return not self.failed and bool(os.environ.get(BRIEF))
 
     def append_text(self, text: str) -> None:
@@ -65,11 +65,11 @@ def job_log(path: str | Path, outputs: Iterable[str | Path] = ()) -> Iterator[No
     """Sends dpprobe's log lines and Python's warnings to `path` and to standard error.
 
     Refuses a job whose code was edited after its run began. A DpprobeError ends the process with
-    status 1 and one line, which goes only to the log if the run prints errors when it ends. If a
-    retry cannot help, the log's last line says so. An exception other than DpprobeError leaves its
-    traceback in the log and is raised again. If a file is missing, the message names a run in
-    another folder that may have replaced the file. After success, `outputs` are recorded, so that
-    later changes are detected.
+    status 1 and one line, only in the log if the run prints errors when it ends. The log's last
+    line tells if a retry would fail too. The traceback of any other exception is logged, and the
+    exception is raised again. If a file is missing, the message names any run in another folder
+    that may have replaced the file. After success, `outputs` are recorded, so that later changes
+    are detected.
     """
     search_rarely()
     path = Path(path)
@@ -120,7 +120,7 @@ def job_log(path: str | Path, outputs: Iterable[str | Path] = ()) -> Iterator[No
 
 
 def _log_error(error: str, written: _LogFile, terminal: logging.Handler) -> None:
-    """Logs the error that ends a job; not on the terminal if the run prints errors at its end."""
+    """Logs the error that ends a job; on the terminal only if the run does not print it later."""
     terminal.addFilter(lambda _: not written.tells_at_end())
     logger.error("%s", error)
 

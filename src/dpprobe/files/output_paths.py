@@ -1,4 +1,4 @@
-"""Checks the paths that a person names for output, before any work."""
+"""Checks the output paths that a user names, before any work."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from dpprobe.errors import ConfigError
 
 
 def check_output_path(path: Path, option: str) -> None:
-    """Checks that a plain file or a new folder can be made at a path.
+    """Checks that a plain file or a new folder can be created at a path; leaves nothing behind.
 
-    Makes no file or folder that remains. Raises ConfigError with the option, the path and the cause
-    if the path is a folder or a device, or leads to itself, or if its folder cannot be written.
-    Raises OSError if the path is too long.
+    Raises ConfigError with the option, the path and the cause if the path is a folder, a device or
+    a link to itself, or if its folder cannot be written. Raises OSError if the path is too long.
     """
     try:
         mode = path.stat().st_mode
@@ -29,7 +28,7 @@ def check_output_path(path: Path, option: str) -> None:
         raise ConfigError(f"{option} {path}: {kind}; name a file")
     folder = next(each for each in path.absolute().parents if os.path.lexists(each))
     try:
-        with tempfile.TemporaryFile(dir=folder):  # permissions do not tell all, as on /proc
+        with tempfile.TemporaryFile(dir=folder):  # on /proc, permissions do not tell
             return
     except OSError as error:
         raise _explain(path, option, folder, error) from error

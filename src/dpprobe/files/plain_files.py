@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dpprobe.files.disk_errors import format_size
 
-LARGEST_TEXT = 1 << 28  # bytes of a JSON file; larger ones are not dpprobe's, and fill memory
-# Arrays of ALWAYS_READ bytes are always read, larger ones up to MOST_EXPANSION times their file.
+LARGEST_TEXT = 1 << 28  # bytes of a JSON file; dpprobe writes no larger files
+# Arrays up to ALWAYS_READ bytes are always read; larger ones up to MOST_EXPANSION times the file.
 ALWAYS_READ, MOST_EXPANSION = 1 << 28, 100
 # First bytes of files that are sometimes saved in place of images or weights.
 _KINDS = {
@@ -33,10 +33,10 @@ def sha256_file(path: Path) -> str:
 
 
 def require_plain_file(path: Path, largest: float = math.inf) -> None:
-    """Raises OSError for devices, pipes and sockets, which may never end, and for too large files.
+    """Raises OSError for files that are too large, and for devices, pipes and sockets (endless).
 
     Args:
-      largest: number of bytes that a file may have.
+      largest: the largest accepted number of bytes.
     """
     mode, size = (status := path.stat()).st_mode, status.st_size
     if size > largest:
@@ -46,7 +46,7 @@ def require_plain_file(path: Path, largest: float = math.inf) -> None:
 
 
 def read_bounded(path: Path, largest: float = LARGEST_TEXT) -> bytes:
-    """Reads a plain file of at most `largest` bytes; raises OSError for others before reading."""
+    """Reads a plain file of at most `largest` bytes; raises OSError for any other file."""
     require_plain_file(path, largest)
     with path.open("rb") as stream:
         content = stream.read(int(largest) + 1)  # the file may have grown meanwhile
@@ -56,10 +56,10 @@ def read_bounded(path: Path, largest: float = LARGEST_TEXT) -> bytes:
 
 
 def require_proportion(path: Path, name: str, promised: int) -> None:
-    """Raises OSError if an array needs far more memory or disk than its file's bytes justify.
+    """Raises OSError if an array is far larger in memory or on disk than its file's size justifies.
 
     Args:
-      promised: bytes of the array, by the file's header; up to `ALWAYS_READ` are always accepted.
+      promised: bytes of the array, from the file's header; up to `ALWAYS_READ` are always accepted.
     """
     if promised > max(ALWAYS_READ, MOST_EXPANSION * (size := path.stat().st_size)):
         raise OSError(

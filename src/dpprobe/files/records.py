@@ -13,7 +13,7 @@ from dpprobe.wrong_keys_and_values import explain_first
 
 
 class RecordPart(BaseModel):
-    """A part of a record: immutable, and without keys that its class does not declare."""
+    """A part of a record: immutable, and only with keys that its class declares."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -22,7 +22,7 @@ class Record(RecordPart):
     """The content of a record file; subclasses set defaults for `format` and `format_version`."""
 
     def write(self, path: Path, *beside: Path) -> None:
-        """Writes the record, completely or not at all, with the hashes of the files `beside` it."""
+        """Writes the record, completely or not at all, with the hashes of the files `beside`."""
         write_record(path, self.model_dump(mode="json", by_alias=True), *beside)
 
     @classmethod
@@ -38,5 +38,5 @@ class Record(RecordPart):
 
 
 def locate_record(folder: Path | str, dataset: str, backbone: str, suffix: str = ".json") -> Path:
-    """Returns the path of a record, or of a file beside it, below the folder of all records."""
+    """Returns the path of a record or its accompanying file, below the folder of all records."""
     return Path(folder, dataset, f"{backbone}{suffix}")

@@ -1,9 +1,9 @@
 """Finished results of slow jobs, each in a folder named after a hash of its inputs and options.
 
 Snakemake deletes a job's outputs before the job starts and after it failed. So cells, networks,
-audits and representation laws are kept in `<results>/.cells/<key>`, and their files are linked into
-the outputs of a job. A job that finds the key of a result computes nothing; results of former
-options are still there if the options return. The key is the result's fingerprint.
+audits and representation laws are stored in `<results>/.cells/<key>`, and their files are linked
+into a job's outputs. If the store has a result's key, its fingerprint, the job computes nothing.
+So if former options return, their results are reused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dpprobe.files.atomic_writes import PARTIAL_SUFFIX, atomic_path, flush_to_di
 from dpprobe.files.json_files import FILE_BYTES, read_json
 
 FOLDER = ".cells"
-# The records of published results, below the results folder. Each has a fingerprint.
+# Patterns of the records of published results, below the results folder, with fingerprints.
 _RECORDS = (
     "cells/*/*/*/eps-*/metrics.json",
     "networks/*/*/*/eps-*/seed-*/result.json",
@@ -29,7 +29,7 @@ _RECORDS = (
 
 
 def locate_stored(results: Path, fingerprint: str, *, index: int | None = None) -> Path:
-    """Returns the folder of a result; `index` is the seed of a network, which has one seed."""
+    """Returns the folder of a result; `index` is a network's seed."""
     seed = "" if index is None else f".seed-{index}"
     return results / FOLDER / f"{fingerprint}{seed}"
 
@@ -42,8 +42,8 @@ def locate_partial(stored: Path) -> Path:
 def publish_files(stored: Path, target: Path, names: Sequence[str]) -> None:
     """Links a stored result's files into a job's outputs, or copies them if links are impossible.
 
-    No file is replaced before all are there; `names` begins with the record, which is last. All
-    files get the present time, which Snakemake compares with the times of a job's inputs.
+    All files are prepared before the first replaces its target. The record, first of `names`, is
+    replaced last. All files get the present time, which Snakemake compares with inputs' times.
     """
     target.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -67,14 +67,14 @@ def _link_file(source: Path, target: Path) -> None:
 def keep_published(results: Path, record: Path) -> None:
     """Links a published result into the store, before Snakemake deletes it.
 
-    The store lacks results that an earlier dpprobe made, or that were copied without dot folders.
+    The store lacks results of an earlier dpprobe, and results that were copied without dot folders.
 
     Args:
-      record: the path of the result's record; any other file is left alone.
+      record: the path of the result's record; any other file is ignored.
     """
     if record.suffix != ".json":
         return
-    with suppress(OSError, ValueError, KeyError, TypeError):  # damaged or incomplete: made again
+    with suppress(OSError, ValueError, KeyError, TypeError):  # damaged or incomplete: recomputed
         values = read_json(record)
         stored = _locate_by_record(results, values)
         if stored.exists():
@@ -89,7 +89,7 @@ def keep_published(results: Path, record: Path) -> None:
 
 
 def list_unpublished(results: Path) -> list[Path]:
-    """Lists the store's folders of results that are not published, such as of former options."""
+    """Lists the store's folders of unpublished results, for example results of former options."""
     stored = sorted((results / FOLDER).glob("[!.]*/"))
     published = set()
     for path in (path for place in _RECORDS if stored for path in results.glob(place)):
@@ -99,7 +99,7 @@ def list_unpublished(results: Path) -> list[Path]:
 
 
 def _locate_by_record(results: Path, record: Mapping[str, Any]) -> Path:
-    """Returns the folder of a published result; raises ValueError for a record that names none."""
+    """Returns a published result's folder in the store; ValueError if the record has no key."""
     fingerprint, index = record["fingerprint"], record.get("index")
     if not str(fingerprint).isalnum() or not isinstance(index, int | None):
         raise ValueError("no fingerprint")

@@ -1,4 +1,4 @@
-"""Marks folders that a run works on, because two runs would delete and replace each other's files.
+"""Marks folders that a run uses, because two runs would delete and replace each other's files.
 
 Snakemake locks only the working directory, but runs in two working directories may share a
 results_dir. So a run puts marks into its results_dir and data_dir, locked until the run ends.
@@ -23,7 +23,7 @@ from dpprobe.errors import DataError, StoreError
 FOLDER = ".runs"
 # The environment variable with the folders that a run marked, as JSON, for its jobs.
 MARKED = "DPPROBE_MARKED"
-_DAYS = 30  # older marks of other machines, which may not share locks, are removed
+_DAYS = 30  # older marks of other machines are removed, because machines may not share locks
 _HELD: list[int] = []  # open file descriptors, which keep this process's marks locked
 _TURN: list[int] = []  # the open file of this process's turn, if it has one
 
@@ -48,7 +48,7 @@ class OtherRun(NamedTuple):
 def mark_run(folders: Iterable[Path]) -> None:
     """Marks folders as used by a run in the working directory, until this process ends.
 
-    Folders that cannot be written or locked stay unmarked, and the run continues.
+    Folders that cannot be written or locked are not marked, and the run continues.
     """
     known = {
         "folder": str(Path.cwd()),
@@ -79,10 +79,10 @@ def _remove_mark(path: Path, *, with_folder: bool) -> None:
 
 
 def take_turn(folder: Path) -> None:
-    """Waits until no other run takes or deletes Snakemake's locks in a folder, until `end_turn`.
+    """Waits for the exclusive right, until `end_turn`, to take or delete Snakemake's locks.
 
     Without turns, two starting runs could both find no lock, and a run that ends would delete the
-    folder of locks of a run that starts. A process that ends also ends its turn.
+    folder of locks of a run that starts. The end of a process also ends its turn.
 
     Args:
       folder: the folder `.snakemake` of a working directory.
@@ -101,7 +101,7 @@ def end_turn() -> None:
 
 
 def find_other_runs(folders: Iterable[Path]) -> list[OtherRun]:
-    """Lists the runs that now use these folders from other working directories."""
+    """Lists the runs in other working directories that use these folders now."""
     # nodes of a cluster may have different names for the same folder
     name, inode, runs = str(Path.cwd()), Path().stat().st_ino, []
     for folder in dict.fromkeys(folders):
@@ -118,7 +118,7 @@ def find_other_runs(folders: Iterable[Path]) -> list[OtherRun]:
 
 
 def _is_alive(path: Path, run: OtherRun) -> bool:
-    """Returns True if the run of a mark is still alive; otherwise removes the mark."""
+    """Returns True if a mark's run is still alive; otherwise removes the mark."""
     with path.open() as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)

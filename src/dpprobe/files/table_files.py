@@ -34,7 +34,7 @@ def read_table(path: Path) -> pa.Table:
 def explain_parquet(
     path: Path, kind: type[DpprobeError], fault: str, remedy: str = "replace it"
 ) -> Iterator[None]:
-    """Turns each error in reading a parquet file into an error of class `kind`, in one line."""
+    """Converts any error in reading a parquet file to an error of class `kind`, in one line."""
     import pyarrow as pa  # late and heavy: few commands read tables
 
     try:

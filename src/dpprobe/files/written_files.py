@@ -22,9 +22,9 @@ logger = logging.getLogger("dpprobe")
 
 FOLDER = ".written"  # in results_dir, with the record of `logs/<job>.log` as `<job>.json`
 FORMAT, FORMAT_VERSION = "dpprobe-written", 1
-# Times of modification and of change, in nanoseconds: no program can set the latter back.
+# Times of modification and of change, in nanoseconds; no program can set back the time of change.
 TIMES, SHA256, BYTES = "times", "sha256", "bytes"
-OUTPUT = "output"  # key of a file that no rule names: the output that is made with the file
+OUTPUT = "output"  # key of a file that no rule names: the output that the file accompanies
 _EXTRA_FILES: set[Path] = set()  # files that this job wrote besides its outputs
 
 
@@ -57,9 +57,9 @@ def read_written(record: Path) -> dict[str, dict[str, Any]]:
 
 
 def lacks_record(record: Path, outputs: Iterable[str]) -> bool:
-    """Returns True if a finished job's record is lost, and no other record has hashes of its files.
+    """Returns True if a finished job's record is lost, and no other record has its files' hashes.
 
-    Shards begin with their hash, and JSON records contain hashes, also of the files beside them.
+    Shards begin with their hash. JSON records contain hashes of themselves and accompanying files.
     """
     files = [Path(path) for path in outputs if Path(path).name[0] != "."]
     known = any(path.suffix in (".h5", ".json") for path in files)
@@ -69,7 +69,7 @@ def lacks_record(record: Path, outputs: Iterable[str]) -> bool:
 def list_changed(record: Path, results: Path, *, refresh: bool = False) -> list[Path]:
     """Lists the files of a record that have changed; the record itself if it is damaged.
 
-    A file whose time alone differs, as after copying, is compared by its hash. With `refresh` the
+    A file that differs only in time, as after copying, is compared by its hash. With `refresh`, the
     record gets a file's new time if the hash is equal. Raises PermissionError if a file or a folder
     is unreadable.
     """
@@ -124,8 +124,8 @@ def add_file(path: Path) -> None:
 class JobRecord:
     """The record of the job of this process; no record outside a run of a study.
 
-    Files that survive until the job starts, because no rule names them, are deleted if they
-    changed, so that the job cannot reuse them. The record omits outputs until the job has finished.
+    Snakemake does not delete files that no rule names. When the job starts, such files are deleted
+    if they changed, so that the job cannot reuse them. Outputs are recorded when the job finishes.
     """
 
     def __init__(self, log: Path, outputs: Iterable[str | Path]) -> None:
@@ -144,7 +144,7 @@ class JobRecord:
             _write(self._record, self._list_others())
 
     def finish(self) -> None:
-        """Records the job's outputs, files that an output names, and files given to `add_file`."""
+        """Records the job's outputs, files named by an output, and files passed to `add_file`."""
         if self._results is None:
             return
         made = {path: path for path in sorted(self._outputs) if path.is_file()}
@@ -163,7 +163,7 @@ class JobRecord:
         _write(self._record, {**self._list_others(), **written})
 
     def _list_others(self) -> dict[str, dict[str, Any]]:
-        """Lists recorded files outside this job's folders, such as cells of another study."""
+        """Lists recorded files outside this job's folders, for example another study's cells."""
         assert self._results is not None
         folders = {self._name(path.parent) for path in self._outputs}
         with suppress(OSError, ValueError):

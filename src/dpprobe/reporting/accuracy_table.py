@@ -25,7 +25,7 @@ from dpprobe.results.cell_record import ACCURACY
 from dpprobe.results.summary import Entry, Grid, read_grid
 
 NAME = "accuracy"
-# Columns that the CSV table has for each backbone and method.
+# The CSV table's columns for each backbone and method.
 NUMBERS = ("low", "high", "rows low", "rows high", "both low", "both high", "least of a class")
 CHOICE = (
     "The best head was selected by test results, and its own epsilon does not cover the "
@@ -60,8 +60,8 @@ def accuracy_table(grid: Grid) -> Table:
     """Makes the table for people: one row per (dataset, epsilon), one column per backbone + method.
 
     A column `metric` names the metrics unless all metrics are accuracy. Cells that were not run are
-    blank. Rows at epsilon inf show non-private results. The best private result of a row is bold,
-    and so are private results whose printed mean is equal.
+    blank. Rows at epsilon inf show non-private results. Each row's best private result is bold, and
+    so are private results with an equal printed mean.
     """
     named = _names_metrics(grid)
     titles = ["<dataset", "<metric"] if named else ["<dataset"]
@@ -83,7 +83,7 @@ def accuracy_table(grid: Grid) -> Table:
 
 
 def _write_note(grid: Grid, cells: Sequence[TableCell]) -> str:
-    """Explains the cells of a table: intervals, deltas, and the epsilon of selecting the best."""
+    """Explains a table's cells: intervals, deltas, and the privacy cost of selecting the best."""
     kinds = [
         "[low, high]: 95% CI over seeds and "
         f"{grid.tested.replace('rows', 'examples')} ({_row_intervals(grid)})."
@@ -120,7 +120,7 @@ def _write_note(grid: Grid, cells: Sequence[TableCell]) -> str:
 
 
 def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:
-    """Makes one row of table cells; the best of several private results is bold."""
+    """Makes one row of table cells; if there are several private results, the best is bold."""
     private = [f"{entry.mean:.1f}" for entry in entries if entry and entry.private]
     best = max(private, key=float) if len(private) > 1 else None
     return [
@@ -137,8 +137,8 @@ def _show_cells(entries: Sequence[Entry | None]) -> list[TableCell]:
 def numbers_table(grid: Grid) -> Table:
     """Makes the table for programs: numbers with three decimals, interval ends in separate columns.
 
-    For a method whose options an unpriced search chose, a column "unpriced" is true at each epsilon
-    that does not hold. A column "delta above 1/n" follows delta if some delta is above 1/n.
+    For methods with options from an unpriced search, a column "unpriced" is true where epsilon does
+    not hold. If a delta is above 1/n, a column "delta above 1/n" follows the column of deltas.
     """
     named, unpriced = _names_metrics(grid), grid.unpriced
     marked = ["delta above 1/n"] if grid.above else []
@@ -206,7 +206,7 @@ def format_mean(entry: Entry | None) -> str:
 
 
 def over_seeds(entry: Entry) -> str:
-    """Formats the interval over seeds, if seeds differ."""
+    """Formats the interval over seeds; empty if all seeds have equal results."""
     if not entry.over_seeds or entry.low is None or entry.high is None:
         return ""
     return interval_text(entry.mean, entry.low, entry.high)

@@ -1,7 +1,7 @@
 """The page of a confusion matrix, written as an HTML table without a library.
 
-Tracking writes one page per cell, and pandas' Styler takes about 20 times as long. Styler would add
-minutes to the tracking of 2,000 cells.
+Tracking writes one page per cell. Pandas' Styler would take about 20 times as long, and add minutes
+to the tracking of 2,000 cells.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def _keep_blocks(blocks: Sequence[Sequence[str]], room: int, folder: Path) -> li
 
 
 def _list_notes(grid: Grid, bests: Sequence[Best], folder: Path) -> list[str]:
-    """Lists warnings without which the table of results would mislead."""
+    """Lists warnings that readers need to understand the table of results correctly."""
     notes = [
         f"{_name(grid, dataset)}{text}".replace("`", "")
         for dataset, measure in grid.measures.items()
@@ -81,14 +81,14 @@ def _list_notes(grid: Grid, bests: Sequence[Best], folder: Path) -> list[str]:
         )
     ]
     notes += [f"{UNPRICED}."] if grid.unpriced else []
-    # no note is cut, because a note ends with its remedy
+    # notes are never shortened, because the remedy is at their end
     return _keep_blocks([_wrap(f"Attention: {text}") for text in notes], _NOTE_LINES, folder)
 
 
 def _make_table(
     grid: Grid, bests: Sequence[Best], chosen: Sequence[Best], room: int, folder: Path
 ) -> list[str]:
-    """Lists the means of one dataset's cells, or of several datasets' best private heads."""
+    """Returns lines with the means of one dataset's cells, or of several datasets' best heads."""
     several = len(grid.measures) > 1
     epsilons = sorted({epsilon for _, epsilon in grid.rows if math.isfinite(epsilon)})
     columns = [row_words(epsilon, "ε = ") for epsilon in epsilons] + ["no privacy"]
@@ -104,7 +104,7 @@ def _make_table(
         rows = _cell_rows(grid, dataset, epsilons, chosen)
     left_out = max(0, len(rows) - max(room - 2, _FEWEST_ROWS))
     if left_out:
-        left_out += 1  # one more row gives way to the line about left-out rows
+        left_out += 1  # one more row makes room for the line on omitted rows
         rows = rows[:-left_out]
     table = [heads, *rows]
     widths = [max(len(line[i]) for line in table) for i in range(len(heads))]
@@ -116,7 +116,7 @@ def _make_table(
 def _cell_rows(
     grid: Grid, dataset: str, epsilons: Sequence[float], chosen: Sequence[Best]
 ) -> list[list[str]]:
-    """Makes one row per backbone and method, sorted by results at the epsilon of the verdict."""
+    """Makes one row per backbone and method, sorted by results at the verdict's epsilon."""
     at = chosen[0].at if chosen else math.inf
 
     def result(column: tuple[str, str]) -> tuple[bool, float]:

@@ -1,4 +1,4 @@
-"""Declares the exhibits of cells and the papers' tables; analyses declare their own exhibits.
+"""Declares the exhibits on cells, and the papers' tables; analyses declare their own exhibits.
 
 Every start of Snakemake imports this module, so its imports are fast.
 """

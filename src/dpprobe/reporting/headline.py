@@ -1,4 +1,4 @@
-"""Writes headlines for report, tables, console and MLflow: a verdict on the best private head."""
+"""Writes the verdict on the best private head, for the report, tables, console and MLflow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def best_interval(best: Best) -> str:
 
 
 def tested_words(entry: Entry) -> str:
-    """Names the units of a result's interval: test examples or patients, perhaps with seeds."""
+    """Names the units of a result's interval: test examples or patients, and seeds if they vary."""
     units = _name_units(entry)
     return f"seeds and {units}" if (entry.both_interval or "").startswith(SEED_INTERVAL) else units
 
@@ -61,7 +61,7 @@ def verdict(best: Best) -> str:
 
 
 def _say_accuracy(best: Best) -> str:
-    """States a result's and the baselines' accuracy if the headline is another metric."""
+    """States the accuracy of a result and of the baselines if the headline is another metric."""
     accuracy, constant = best.entry.accuracy, best.entry.constant_accuracy
     if best.measure.is_accuracy or best.measure.multi_label or None in (accuracy, constant):
         return ""
@@ -104,7 +104,7 @@ def baseline_doubt(best: Best) -> str:
 
 
 def majority_doubt(best: Best) -> str:
-    """Says that a result may be no better than the majority-class baseline; empty if it is."""
+    """Returns a warning if a result may be no better than the majority-class baseline, else ""."""
     constant, low, high = best.entry.constant, best.entry.both_low, best.entry.both_high
     if constant is None or low is None or high is None or low > constant:
         return ""
@@ -170,7 +170,7 @@ def worst_class(best: Best) -> str:
 
 
 def upper_first(text: str) -> str:
-    """Makes the first letter large and keeps all others, unlike `str.capitalize`: AUC stays AUC."""
+    """Capitalises only the first letter; unlike `str.capitalize`, keeps "AUC" unchanged."""
     return text[:1].upper() + text[1:]
 
 
@@ -181,7 +181,7 @@ def _by_epsilon(bests: Sequence[Best], values: Sequence[str]) -> str:
 
 
 def more_seeds_may_tell(entry: Entry) -> bool:
-    """Returns True if few seeds, rather than few test examples, make a cell's interval wide."""
+    """Returns True if a cell's interval is wide because of few seeds, not of few test examples."""
     if entry.seeds >= FEW_SEEDS or not entry.over_seeds or entry.rows_low is None:
         return False
     assert entry.rows_high is not None

@@ -47,7 +47,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run_plan(arguments: argparse.Namespace) -> int:
-    # imported late, because `dpprobe --help` must be quick and only a figure needs Matplotlib
+    # imported late: `dpprobe --help` must be fast, and only a figure needs Matplotlib
     from dpprobe.planner.accuracy_plan import make_plan
     from dpprobe.planner.plan_text import plan_in_words
     from dpprobe.planner.predicted_accuracy import Setting
@@ -82,7 +82,7 @@ def _run_plan(arguments: argparse.Namespace) -> int:
 
 
 def _read_epsilon(arguments: argparse.Namespace) -> float:
-    """Returns epsilon, or a permitted risk's epsilon with Gaussian noise on all examples.
+    """Returns epsilon; for a permitted risk, its epsilon with Gaussian noise on all examples.
 
     Raises PrivacyError for an incomplete risk, or a risk for which no noise can be calibrated.
     """

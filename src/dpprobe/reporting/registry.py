@@ -15,5 +15,5 @@ EXHIBITS: tuple[Exhibit, ...] = tuple(
 
 
 def find_exhibit(name: str) -> Exhibit:
-    """Returns the exhibit that a rule makes; raises KeyError if no exhibit has the name."""
+    """Returns the exhibit of a rule by its name; raises KeyError for an unknown name."""
     return {exhibit.name: exhibit for exhibit in EXHIBITS}[name]

@@ -39,9 +39,9 @@ def _run_results(arguments: argparse.Namespace) -> int:
 
 
 def results_folders() -> list[Path]:
-    """Lists the folders with finished datasets, the latest first.
+    """Lists the folders with finished datasets, latest first.
 
-    Searches usual results folders, and results folders of recent runs in the working directory.
+    Searches the default results folders, and results folders of recent runs in this directory.
     """
     usual = [path for pattern in _USUAL for path in Path().glob(pattern)]
     finished: dict[Path, Path] = {}

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 LEARNING_RATE = "learning_rate"
 # Options on the horizontal axis of figures, each with the keys that make up the option's value.
-# Methods with one value may differ in learning rate; figures show the best of these methods.
+# Methods with equal values may differ in learning rate; figures show the best of them.
 VARIED: dict[str, tuple[str, ...]] = {
     "batch_size": ("batch_size",),
     "init_scale": ("init", "init_scale"),
@@ -20,7 +20,7 @@ VARIED: dict[str, tuple[str, ...]] = {
 # Heads that minimise the loss by noisy gradient steps, with the optimisers' names in papers.
 OPTIMISERS = {"sgd": "SGD", "momentum": "momentum", "adam": "Adam", "lamb": "LAMB"}
 _IMAGE_SIZE = ("size", "crop_pct")
-# Values of `init` with a scale: 0, init_scale, 1 / sqrt(dimension).
+# Values of `init` that have a scale: 0, init_scale and 1 / sqrt(dimension).
 SCALED_INITS = ("zero", "scaled", "lecun_normal")
 
 
@@ -38,7 +38,7 @@ def find_families(
 def same_but_size(backbones: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Groups backbones that differ only in the size of their images, two or more per group.
 
-    The option `crop_pct`, the share of an image that the crop keeps, may differ too.
+    The option `crop_pct`, the share of an image that remains after the crop, may differ too.
     """
     flat = {}
     for name, options in backbones.items():
@@ -54,8 +54,8 @@ def same_but_size(backbones: Mapping[str, Mapping[str, Any]]) -> list[tuple[str,
 def find_changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Returns the options that differ: name -> (base's value, other's value); absent is None.
 
-    If `head` differs, the learning rate and options that only one head has are left out, because
-    optimisers differ.
+    If `head` differs, the learning rate and options that only one head has are omitted, because
+    optimisers differ in these.
     """
     differences = {
         key: (base.get(key), other.get(key))
@@ -72,7 +72,7 @@ def find_changes(base: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
 
 
 def best_base(options: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Returns the name from which most other names differ in one option; None if none does."""
+    """Returns the name with the most other names that differ from it in one option, if any."""
     counts = {
         name: sum(len(find_changes(values, other)) == 1 for other in options.values())
         for name, values in options.items()
@@ -89,8 +89,8 @@ def keep_unique(items: Iterable[T]) -> list[T]:
 def find_varied(options: Mapping[str, Mapping[str, Any]], option: str) -> list[tuple[str, ...]]:
     """Groups methods whose recorded options differ only in `option`, a key of `VARIED`.
 
-    Methods in a group may also differ in the learning rate. Between optimisers, options that some
-    optimisers lack may differ too. Each group has two or more values of `option`.
+    Methods in a group may also differ in learning rate, and different optimisers in options that
+    some of them lack. Each group has two or more values of `option`.
     """
     having = {name: values for name, values in options.items() if _has_option(values, option)}
     if option == "optimiser" and having:

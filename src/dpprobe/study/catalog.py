@@ -1,7 +1,7 @@
 """The catalog of datasets and backbones: `catalog: cifar10` replaces all options.
 
-An entry holds the options that a study could write itself, with sizes, licence and access. Naming
-an entry completes the options that the study does not write. Datasets are in
+An entry has the options that a study could write itself, with sizes, licence and access. If a study
+names an entry, the entry fills in the options that the study does not set. Datasets are in
 `resources/catalog/<name>.yaml`, backbones in `resources/backbones.yaml`.
 """
 
@@ -19,12 +19,12 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 from dpprobe.wrong_keys_and_values import explain_fault
 
-# Options that choose rows or make another split, so that sizes may differ from the catalog's. The
-# option `limit` is left out, because the sizes after a limit are known.
+# Options that select rows or change the split, so that sizes may differ from the catalog's sizes.
+# The option `limit` is not listed, because the sizes after a limit are known.
 _RESIZE = ("exclude", "filters", "layout", "split_by", "test_fraction")
-# Options that choose rows in an entry's own source; with another source they only name files.
+# Options that select rows in an entry's own source; with another source they only name files.
 _SOURCE_RESIZE = ("split_column", "test", "test_values", "train", "train_values")
-# Options that say how -1 and blank labels are read, which may drop rows.
+# Options that define how -1 and blank labels are read, which may drop rows.
 _POLICIES = ("uncertain", "missing")
 # Options of an entry that also apply if the dataset comes from another source.
 _KEPT = ("duplicates", "missing_classes")
@@ -33,7 +33,7 @@ Address = Annotated[str, Field(pattern=r"^https?://[^/\s]+\S*$")]
 
 
 class Sizes(Options):
-    """Sizes of the split tables, checked when the tables are made; null if unknown."""
+    """Sizes of the split tables, which are checked when the tables are made; null if unknown."""
 
     train: int | None = Field(ge=1, description="Number of images in the training table.")
     test: int | None = Field(ge=1, description="Number of images in the test table.")
@@ -101,7 +101,7 @@ class DatasetEntry(Options):
         }
 
     def changes_rows(self, values: Mapping[str, Any]) -> bool:
-        """Returns True if a study's options select other rows than the catalog entry's."""
+        """Returns True if a study's options select other rows than the catalog entry's options."""
         choices: tuple[str, ...] = _RESIZE
         if values.get("source", self.options["source"]) == self.options["source"]:
             choices += _SOURCE_RESIZE
@@ -179,7 +179,7 @@ def complete_backbone(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_name(name: Any, known: Iterable[str], what: str) -> None:
-    """Raises ConfigError, which lists similar names, if the catalog has no entry of a name."""
+    """Raises ConfigError, with similar names, if the catalog has no entry of this name."""
     names = sorted(known)
     if isinstance(name, str) and name in names:
         return

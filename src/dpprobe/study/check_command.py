@@ -65,14 +65,14 @@ def _run_check(arguments: argparse.Namespace) -> int:
 
 
 def list_vectors(study: Study) -> Iterator[str]:
-    """Yields the arrays of each dataset of vectors, and how many of its items have files."""
+    """Describes the arrays of each dataset of vectors, and how many items have files."""
     for name, options in study.datasets.items():
         if isinstance(options, embeddings.Options):
             yield from (f"{name}: {line}" for line in options.describe_vectors())
 
 
 def list_limits(study: Study) -> Iterator[str]:
-    """Yields the limit of the total epsilon for each dataset with releases, or that it has none."""
+    """Yields one line per dataset with releases: the limit of the total epsilon, or its absence."""
     for name in sorted({release.dataset for release in study.releases.values()}):
         limit, delta, risk = study.max_epsilon(name), study.dataset_delta(name), study.max_risk
         parts = [f"epsilon {limit:g} at delta {delta:g} (max_epsilon)"] if limit else []
@@ -87,7 +87,7 @@ def list_limits(study: Study) -> Iterator[str]:
 
 
 def list_tested(study: Study) -> Iterator[str]:
-    """Yields the classes with the fewest test units; counts units as a release's test does."""
+    """Yields the classes with the fewest test units, counted as in the test of a release."""
     tested = {
         release.dataset
         for release in study.releases.values()
@@ -120,7 +120,7 @@ def load_checked(values: Mapping[str, Any], lines: StudyLines, *, network: bool 
       lines: locates the keys of the study's files, for errors that name lines.
       network: see `hub_files.describe_missing`.
 
-    Raises ConfigError with a line for each option that is wrong, or does not fit files or machine.
+    Raises ConfigError with one line per option that is wrong, or does not fit files or machine.
     """
     with lines.name_lines():
         study = load_study(values)
@@ -131,7 +131,7 @@ def load_checked(values: Mapping[str, Any], lines: StudyLines, *, network: bool 
 
 
 def read_values(files: Sequence[Path]) -> dict[str, Any]:
-    """Reads the values of study files; for a key in several files, the last file counts."""
+    """Reads the values of study files; if several files set a key, the last file counts."""
     values: dict[str, Any] = {}
     for path in files:
         check_yaml(path)
@@ -140,7 +140,7 @@ def read_values(files: Sequence[Path]) -> dict[str, Any]:
 
 
 def merge_values(first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges the values of two files as Snakemake does: mappings key by key."""
+    """Merges the values of two files like Snakemake: mappings key by key."""
     result = dict(first)
     for key, value in last.items():
         old = result.get(key)

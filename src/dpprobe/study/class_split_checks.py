@@ -16,7 +16,7 @@ CLASSES_NAMED = 3
 
 
 def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[list[str], list[str]]:
-    """Lists the classes of a private dataset with no training units, or too few test units.
+    """Lists a private dataset's classes that have no training units or too few test units.
 
     Returns errors and warnings, at most one line per kind of fault. Errors are about classes
     without training units, or without test units that a metric needs.
@@ -58,9 +58,9 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
 
 
 def _find_need(study: Study, name: str) -> tuple[str | None, bool]:
-    """Returns the metric that needs test units of all classes, if any, and if a study may waive it.
+    """Returns the metric, if any, that needs test units of all classes, and if it may be waived.
 
-    `missing_classes: warn` lets a mean over classes or labels leave some of them out. An AUC of two
+    `missing_classes: warn` allows a mean over only some classes or labels. But an AUC of two
     classes needs both classes, and a class without images would add only noise to a release's mean.
     """
     dataset = study.datasets[name]

@@ -1,4 +1,4 @@
-"""Chooses the figures that compare datasets, backbones or images, if a study has enough of them."""
+"""Selects the figures that compare datasets, backbones or images, if a study has enough of them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def list_guaranteed(study: Study) -> dict[str, MethodOptions]:
 
 
 def compared_datasets(study: Study) -> list[str]:
-    """Lists one dataset per set of images, without the datasets that `imbalance` adds."""
+    """Lists one dataset per distinct set of images, without the datasets added by `imbalance`."""
     rare = {item.name for item in rare_classes(study.imbalance)}
     first: dict[str, str] = {}
     for name, key in _describe_images(study).items():
@@ -66,7 +66,7 @@ def compared_datasets(study: Study) -> list[str]:
 
 
 def delta_groups(study: Study) -> list[list[str]]:
-    """Groups datasets that have equal images and differ in delta."""
+    """Groups datasets that have equal images but different deltas."""
     groups: dict[str, list[str]] = {}
     for name, key in _describe_images(study).items():
         groups.setdefault(key, []).append(name)

@@ -1,8 +1,8 @@
 """Copies of the catalog's datasets and weights that a machine already has: the block `copies`.
 
-The block usually is in a file of its own that is merged over a study: `--configfile STUDY COPIES`.
+The block is usually in a separate file that is merged over a study: `--configfile STUDY COPIES`.
 A part of the study that names a catalog entry gets the options of the entry's copy. Records then
-describe the copy, and not the entry's public source.
+describe the copy instead of the entry's public source.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 from dpprobe.study import catalog
 
-# The parts of a study that may name catalog entries, and the kind of their entries.
+# The parts of a study that may name catalog entries, and the entries' kind.
 PARTS = {"datasets": "datasets", "public_datasets": "datasets", "backbones": "backbones"}
-# A part of a study with one of these keys says itself where its content is.
+# A part of a study with one of these keys already names its source, so no copy is used.
 _OWN = {
     "datasets": frozenset({"downloads", "files", "path", "root", "source", "train"}),
     "backbones": frozenset({"checkpoint", "family", "model"}),
 }
-# Options that promise something about data, which a file of places must not change.
+# Options that promise something about data; a file of local copies must not change them.
 _DECIDED = frozenset(
     {
         "allow_delta_above_one_over_n",
@@ -88,7 +88,7 @@ class CopyOptions(Options):
 
 
 def with_copies(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Fills in the copies of the catalog entries that a study names.
+    """Fills in the options of copies of the catalog entries that a study names.
 
     Raises ConfigError for an option that a study and a copy set to different values.
     """
@@ -110,7 +110,7 @@ def with_copies(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _fill(ours: Mapping[str, Any], copy: Copy, *, where: str, taker: str) -> Copy:
-    """Returns a study's options with the options of a copy, mappings key by key."""
+    """Merges a copy's options into a study's options, mappings key by key."""
     filled = {**copy, **ours}
     for key in copy.keys() & ours.keys():
         if isinstance(copy[key], Mapping) and isinstance(ours[key], Mapping):

@@ -1,4 +1,4 @@
-"""The cuts of a study: the activations that networks are trained from, by dataset and backbone."""
+"""The cuts of a study: stored activations from which networks are trained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Cut(NamedTuple):
 
 
 def study_cuts(study: Study, *datasets: str) -> list[Cut]:
-    """Lists the cuts that a study's networks start from, of some datasets or of all."""
+    """Lists the cuts from which a study's networks start, for some datasets or all."""
     options = (network_options(study.methods[name]) for name in network_methods(study))
     depths = {each.cut_blocks for each in options if each is not None} - {None}
     return [

@@ -1,4 +1,4 @@
-"""Checks a study by the numbers of features and blocks, before any features are extracted."""
+"""Checks if methods fit the numbers of features and blocks, before any features are extracted."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dpprobe.study.study import Study
 def check_dimensions(study: Study, *, network: bool = False) -> list[str]:
     """Returns warnings; raises ConfigError if networks, checkpoints or methods do not fit.
 
-    Networks whose dimensions are not cached are built, which takes seconds to import torch. So
-    `check_dimensions` is separate from `check_study`, which must have passed before. Too few rows
-    for an epsilon cause only warnings. Weights that cannot be fetched cause only warnings too,
-    because features may exist already, or jobs may run elsewhere.
+    Networks whose dimensions are not cached are built, and importing torch takes seconds. So this
+    check is separate from `check_study`, which must have passed before. Too few rows for an epsilon
+    only cause warnings. So do weights that cannot be fetched, because features may exist already,
+    or jobs may run elsewhere.
 
     Args:
       network: see `hub_files.describe_missing`.

@@ -1,4 +1,4 @@
-"""Tells before a run which features of a study take long to extract on this machine."""
+"""Finds, before a run, the features of a study that take long to extract on this machine."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dpprobe.features.extraction_time import describe_time, time_network
 from dpprobe.study.reserved_names import locate_features
 from dpprobe.study.study import Study
 
-FEWEST_IMAGES = 200  # fewer images take no hours with any network
+FEWEST_IMAGES = 200  # fewer images never take hours, with any network
 
 
 def describe_times(
     study: Study, hub_files: Mapping[str, Sequence[HubFile]] = MappingProxyType({})
 ) -> Iterator[str]:
-    """Yields a line for each dataset and network whose features take long and are not there yet.
+    """Yields one line per dataset and network whose features are missing and take long.
 
-    Times the networks whose weights are on this machine. Yields nothing about a network that cannot
-    be loaded, which extraction reports.
+    Times the networks whose weights are on this machine. Ignores networks that cannot be loaded,
+    because extraction reports them.
 
     Args:
       hub_files: files that loading fetches from the Hub if they are not cached, by backbone.

@@ -1,4 +1,4 @@
-"""Warns of datasets that are too small for an epsilon, where their sizes are known beforehand."""
+"""Warns of datasets that are too small for an epsilon, if their sizes are known beforehand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpprobe.study.study_checks import count_units
 
 
 def few_rows_warnings(study: Study, dimensions: Collection[int | None]) -> list[str]:
-    """Warns, at most once per dataset, of epsilons where heads may not beat the majority class.
+    """Warns, at most once per dataset, of epsilons at which heads may not beat the majority class.
 
     Args:
       dimensions: number of features of each backbone, None if unknown. The smallest dimension is

@@ -1,4 +1,4 @@
-"""Compares the folders that a study writes with each other and with the folders that it reads."""
+"""Finds conflicts among the folders that a study writes, and with the folders that it reads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ USUAL = "results"  # the default study's results_dir, and the folder of most oth
 
 
 def folder_faults(study: Study) -> list[str]:
-    """Lists errors for folders that would be written into each other, or read as images."""
+    """Lists errors for folders inside each other, or with files that would be read as images."""
     checks = (_not_made, _each_other, _among_others, _among_images)
     return [fault for check in checks for fault in check(study)]
 
 
 def _not_made(study: Study) -> Iterator[str]:
-    """Yields errors for folders that cannot be made: inside a file, or with too long a name."""
+    """Yields errors for folders that cannot be created: inside a file, or with too long a name."""
     for key, written in (("results_dir", study.results_dir), ("data_dir", study.data_dir)):
         places = [(folder := _resolve_folder(written)), *folder.parents]
         if any(len(part.encode()) > LONGEST_NAME for part in folder.parts):
@@ -48,7 +48,7 @@ def _each_other(study: Study) -> Iterator[str]:
 
 
 def _among_others(study: Study) -> Iterator[str]:
-    """Yields an error for a results_dir among the files that a study writes into `results`."""
+    """Yields an error for a results_dir that is among a study's own files in `results`."""
     results, usual = _resolve_folder(study.results_dir), _resolve_folder(USUAL)
     inner = results.relative_to(usual).parts if results.is_relative_to(usual) else ()
     taken = next((name for name in inner if name in WRITTEN | {RELEASES, COMPARISONS}), None)

@@ -19,7 +19,7 @@ class RareClass:
 
     Attributes:
       dataset: the dataset with all images of the class.
-      class_name: the rare class, of whose images `fraction` is kept.
+      class_name: the rare class; `fraction` is the share of its images that is kept.
     """
 
     name: str
@@ -54,7 +54,7 @@ def _dataset_name(dataset: str, class_name: str, fraction: float) -> str:
 
 
 def with_rare_classes(values: Any) -> Any:
-    """Adds datasets with a rare class to a study's values; raises ValueError for a used name."""
+    """Adds datasets with a rare class to a study's values; ValueError if a name is taken."""
     if not isinstance(values, Mapping) or not isinstance(values.get("datasets"), Mapping):
         return values
     if values.get("imbalance") is None:
@@ -81,7 +81,7 @@ def with_rare_classes(values: Any) -> Any:
 def imbalance_faults(
     options: ImbalanceOptions | None, datasets: Mapping[str, DatasetOptions]
 ) -> Iterator[str]:
-    """Yields the faults that the study's lines alone show; reads no file of a dataset."""
+    """Yields the faults that are visible in the study file; reads no file of a dataset."""
     for name in options.datasets if options else ():
         if name not in datasets:
             yield f"datasets: {name!r} is not in this study; write a dataset of this study"

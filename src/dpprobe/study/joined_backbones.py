@@ -9,7 +9,7 @@ from dpprobe.backbones.options import BackboneOptions
 
 
 def joined_faults(backbones: Mapping[str, BackboneOptions]) -> Iterator[str]:
-    """Yields reasons why the members of joined backbones do not fit together."""
+    """Yields reasons why members of joined backbones cannot be combined."""
     for name, options in backbones.items():
         if not isinstance(options, joined.Options):
             continue

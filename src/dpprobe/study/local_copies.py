@@ -1,7 +1,7 @@
-"""A study's folders where a storage provider holds them, such as a bucket.
+"""Locates a study's folders if a storage provider (such as a bucket) has them.
 
-Snakemake copies the files of a job into a local folder. Rules name this folder in an environment
-variable, for scripts of jobs; without a storage provider the variable is absent.
+Snakemake copies the files of a job into a local folder. Rules write this folder's path into an
+environment variable for jobs' scripts; without a storage provider the variable is absent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ VARIABLE = "DPPROBE_LOCAL_COPIES"
 
 
 def note_copies(folder: Path, provider: str, prefix: str) -> None:
-    """Notes, for scripts of jobs, where Snakemake copies files of a storage provider.
+    """Sets the environment variable with the folder of a storage provider's local copies.
 
     Args:
       folder: Snakemake's `--local-storage-prefix`.
@@ -24,12 +24,12 @@ def note_copies(folder: Path, provider: str, prefix: str) -> None:
 
 
 def enter_copies(folder: str) -> str:
-    """Returns where a study's folder is copied to; the folder itself without a provider."""
+    """Returns the local copy of a study's folder; without a provider, the folder itself."""
     copies = os.environ.get(VARIABLE)
     return f"{copies}/{folder}" if copies else folder
 
 
 def leave_copies(folder: Path) -> Path:
-    """Returns a study's folder on Snakemake's own machine, from the folder of local copies."""
+    """Returns a study's folder on Snakemake's own machine, from its path among local copies."""
     copies = os.environ.get(VARIABLE)
     return folder.relative_to(copies) if copies else folder

@@ -1,4 +1,4 @@
-"""The methods of a study that train networks, and the reasons why methods cannot run."""
+"""Lists methods of a study by what they train, and explains why methods cannot run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def head_methods(study: Study, epsilon: str) -> tuple[str, ...]:
-    """Returns the methods of linear heads at an epsilon: one job trains them all."""
+    """Returns the methods of linear heads at an epsilon, which one job trains together."""
     return tuple(
         name for name in study.job_methods(epsilon) if not study.methods[name].tunes_network
     )
@@ -88,7 +88,7 @@ def _backbone_fault(study: Study, name: str, options: FineTuneOptions) -> str | 
 
 
 def blocks_faults(study: Study, blocks: Mapping[str, int]) -> Iterator[str]:
-    """Yields faults of trained blocks; `blocks` has 0 for networks without accessible blocks."""
+    """Yields faults of options `blocks`; `blocks` has 0 for networks without accessible blocks."""
     for method in network_methods(study):
         options = network_options(study.methods[method])
         if options is None or options.blocks is None:

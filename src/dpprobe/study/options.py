@@ -223,7 +223,7 @@ class ReleaseOptions(_WithParts):
 
     @property
     def token(self) -> str:
-        """The release's budget in its spelling for paths."""
+        """The release's budget as written in paths."""
         budget = self.epsilon
         return budget.to_risk().token if isinstance(budget, RiskOptions) else epsilon_token(budget)
 

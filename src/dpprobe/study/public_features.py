@@ -1,4 +1,4 @@
-"""Names in the options of methods that stand for public files: of public datasets, and `text`."""
+"""Names of public files in methods' options: the names of public datasets, and `text`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEAD, _TEXT = "public_head", "text"
 
 
 def with_public_features(values: Any) -> Any:
-    """Replaces names in a study's methods by the paths of public features and text embeddings."""
+    """Replaces these names in a study's methods by paths of public features and text embeddings."""
     if not isinstance(values, Mapping):
         return values
     methods, names = values.get("methods"), values.get("public_datasets")
@@ -31,7 +31,7 @@ def with_public_features(values: Any) -> Any:
 
 
 def _replace_names(value: Any, places: Mapping[tuple[str, str], str]) -> Any:
-    """Returns a method's values with the paths of the names, also in heads inside the method."""
+    """Returns a method's values with paths instead of names, also in heads inside the method."""
     if not isinstance(value, Mapping):
         return value
     return {

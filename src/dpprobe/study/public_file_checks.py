@@ -1,4 +1,4 @@
-"""Refuses public files among the folders of a study's private data.
+"""Refuses "public" files that are inside the folders of a study's private data.
 
 In results_dir, only features of public datasets, and text embeddings of class names, are public.
 All other files in results_dir, and the data of private datasets, are refused. Paths are compared
@@ -31,8 +31,8 @@ class PublicFiles:
         """Checks a method's public files for every dataset and backbone of the study.
 
         Raises:
-          ConfigError: if braces in a path have no known name, a path lies among private data, or
-            names text embeddings by a backbone that reads no text.
+          ConfigError: if a path has an unknown name in braces, is inside private data, or names
+            text embeddings by a backbone that reads no text.
         """
         study, options = self._study, self._study.methods[method]
         if not options.public_files():
@@ -59,7 +59,7 @@ class PublicFiles:
                 )
 
     def check_weights(self, path: str) -> None:
-        """Raises ConfigError for a backbone's weights among private data, or named as a pattern."""
+        """Raises ConfigError if a backbone's weights are inside private data, or a name pattern."""
         if is_wildcard(path):
             raise ConfigError(
                 f"checkpoint: {path}: Snakemake would replace the part in brackets; rename the "
@@ -72,7 +72,7 @@ class PublicFiles:
             )
 
     def _describe_place(self, path: str) -> str | None:
-        """Names the private folder that contains a path; None if no private folder does."""
+        """Describes the private folder that contains a path; None if there is none."""
         for view in _path_views(resolve_path(path)):
             public = any(view.is_relative_to(folder) for folder in self._public_folders)
             if public or view in self._text_embeddings:
@@ -104,7 +104,7 @@ class PublicFiles:
 
     @cached_property
     def _silent_texts(self) -> dict[Path, str]:
-        """Maps files of text embeddings that no job writes to backbones that read no text."""
+        """Maps text embedding files that no job writes to their backbones, which read no text."""
         features = self._results_folder / "features"
         return {
             features / dataset / name / TEXT_FILE: name

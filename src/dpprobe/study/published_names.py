@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def unpublished_name(dataset: str) -> str:
-    """Names a dataset that no paper has, whatever the study calls its own images.
+    """Returns a name for a dataset that no paper has, even if the study calls it like a paper's.
 
-    The space prevents that the name equals a published dataset's.
+    The space in the name prevents a match with a published dataset's name.
     """
     return f"own {dataset}"
 
@@ -27,7 +27,7 @@ def published_names(study: Study) -> dict[str, str]:
 
 
 def part_names(study: Study) -> dict[str, str]:
-    """Returns `published_names`, but with the whole dataset's name for a subsampled dataset."""
+    """Returns `published_names`, with the whole dataset's name for each subsampled dataset."""
     whole = {
         name: options.catalog or unpublished_name(name) for name, options in study.datasets.items()
     }
@@ -35,5 +35,5 @@ def part_names(study: Study) -> dict[str, str]:
 
 
 def paper_names(study: Study) -> set[str]:
-    """Returns the datasets' names in published results, also names of whole datasets."""
+    """Returns the datasets' names in published results, including names of whole datasets."""
     return {*published_names(study).values(), *part_names(study).values()}

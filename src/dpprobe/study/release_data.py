@@ -1,4 +1,4 @@
-"""Returns the delta of a release; refuses an unfit delta."""
+"""Determines the delta of a release, and explains why a delta is too large."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def release_delta(study: Study, release: str) -> float:
 
 
 def release_delta_fault(study: Study, release: str, n: int) -> str | None:
-    """Returns the error if the delta of a release, or of a limit on releases, is above 1 / n.
+    """Returns an error if the delta of a release, or of the limit on releases, is above 1 / n.
 
     No option allows a release's delta above 1 / n. A limit uses the dataset's delta, even if a
     release has another delta.
@@ -31,6 +31,6 @@ def release_delta_fault(study: Study, release: str, n: int) -> str | None:
 
 
 def release_delta_warning(study: Study, release: str, n: int) -> str | None:
-    """Returns the warning for a release's delta above 0.1 / n; None for a smaller one."""
+    """Returns the warning for a release's delta above 0.1 / n; None for a smaller delta."""
     unit = study.dataset_unit(study.releases[release].dataset)
     return delta_warning(release_delta(study, release), n, unit=unit)

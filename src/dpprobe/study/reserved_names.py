@@ -8,7 +8,7 @@ from pathlib import Path
 from dpprobe.analysis_registry import FOLDERS
 
 RELEASES = "releases"
-COMPARISONS = "comparisons"  # results of `dpprobe compare`, which a rerun would pay for again
+COMPARISONS = "comparisons"  # results of `dpprobe compare`; a rerun costs epsilon again
 DOWNLOADS = "downloads"  # in data_dir
 
 # All names that a study writes into results_dir except releases and their comparisons; includes
@@ -21,12 +21,12 @@ WRITTEN = frozenset(
         "tables", "tracking",
     }
 )  # fmt: skip
-# Folders of other studies in `results` must not have these names of the default study's files.
+# Other studies' folders in `results` must not have these names, which the default study uses.
 TAKEN = WRITTEN | {RELEASES, COMPARISONS, DOWNLOADS}
 
-# The ledger of a dataset, beside its split tables.
+# The ledger of a dataset, in the folder of its split tables.
 LEDGER_FILE = "ledger.jsonl"
-# The folders with the bundles of a ledger, beside the ledger: one path per line, in JSON.
+# In the ledger's folder, the folders with the ledger's bundles: one path per line, in JSON.
 NOTED_FILE = "release-folders.jsonl"
 # The record of a comparison, in its folder below COMPARISONS.
 COMPARISON_FILE = "comparison.json"
@@ -44,7 +44,7 @@ def same_units_fault(
 
     Args:
       other: the dataset's `same_units_as`.
-      known: the datasets of the study, and those with a ledger in `data_dir`.
+      known: the datasets of the study, and all datasets with a ledger in `data_dir`.
     """
     if other is None or (other != dataset and other in known):
         return None

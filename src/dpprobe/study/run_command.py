@@ -28,7 +28,7 @@ from dpprobe.shown_text import one_line
 # Environment variable: tells a script in Snakemake's conda environment which dpprobe to install.
 ROOT = "DPPROBE_ROOT"
 STUDY = "config.yaml"  # the default study
-# Options that limit how many jobs run at once, or name a profile that has this limit.
+# Options that limit the number of parallel jobs, or name a profile with such a limit.
 _SIZES = re.compile(r"-n?[cje]|--(cores|jobs|profile|executor)(=|$)")
 _FILES = ("--configfile", "--configfiles")
 ALL_CORES = ("--cores", "all")
@@ -54,7 +54,7 @@ def add_command(commands: Any) -> None:
 
 
 def add_study_files(parser: argparse.ArgumentParser) -> None:
-    """Adds the option by which other commands than `dpprobe run` take the files of a study."""
+    """Adds the option `--configfile` to a command other than `dpprobe run`."""
     parser.add_argument(
         "--configfile",
         nargs="+",
@@ -65,9 +65,9 @@ def add_study_files(parser: argparse.ArgumentParser) -> None:
 
 
 def start_snakemake(words: Sequence[str]) -> NoReturn:
-    """Replaces this process by Snakemake, with the words after `dpprobe run`; does not return.
+    """Replaces this process by Snakemake, with the words after `dpprobe run`; never returns.
 
-    Raises ConfigError if workflow or study file is missing or wrong.
+    Raises ConfigError if the workflow or a study file is missing or wrong.
     """
     require_extra("workflow", "dpprobe run")
     here = Path.cwd()
@@ -102,7 +102,7 @@ def snakemake_words(words: Sequence[str], root: Path, here: Path) -> list[str]:
     if not sized:
         before += ALL_CORES
     if not _names_study(words) and not (_directory(words, here) / STUDY).exists():
-        # --configfile comes last, because it takes every word that follows
+        # --configfile is last, because it takes all following words
         return [*before, *named, "--configfile", str(root / STUDY)]
     return [*before, *named]
 
@@ -116,13 +116,13 @@ def _directory(words: Sequence[str], here: Path) -> Path:
 
 
 def _single_values(words: Sequence[str], option: re.Pattern[str]) -> list[str]:
-    """Returns an option's values, each in the option's word (`--name=value`) or the next word."""
+    """Returns an option's values, written as `--name=value` or as the next word."""
     pairs = zip_longest(words, words[1:], fillvalue="")
     return [match[1] or following for word, following in pairs if (match := option.fullmatch(word))]
 
 
 def check_files(words: Sequence[str], here: Path) -> None:
-    """Raises ConfigError, naming file and line, for a study's file that is missing or not YAML."""
+    """Raises ConfigError, with file and line, if a study's file is missing or not YAML."""
     from dpprobe.study.yaml_file import check_yaml, written_path  # late, for a fast `--help`
 
     files = [*_option_values(words, *_FILES)]
@@ -137,7 +137,7 @@ def check_files(words: Sequence[str], here: Path) -> None:
 
 
 def _list_studies(folder: Path) -> list[str]:
-    """Lists YAML files of a folder that have a block of datasets, the newest first."""
+    """Lists a folder's YAML files with a block of datasets, newest first."""
     changed = dict[str, float]()
     for path in folder.glob("*.y*ml"):
         with suppress(OSError):
@@ -147,7 +147,7 @@ def _list_studies(folder: Path) -> list[str]:
 
 
 def _explain_missing(file: str, here: Path) -> str:
-    """Explains that a study's file is missing, with the most similar name of the folder."""
+    """Explains that a study's file is missing, with the most similar name in the folder."""
     if (here / file).is_symlink():
         return f"--configfile {file}: a link that leads to no file; correct the link"
     return (
@@ -157,7 +157,7 @@ def _explain_missing(file: str, here: Path) -> str:
 
 
 def similar_study(file: str, here: Path = Path()) -> str:
-    """Names the file of a study that was probably meant; empty if there is none."""
+    """Returns the name of the study file that was probably meant; empty if there is none."""
     places = (here, here / "config")
     known = [
         path.relative_to(here).as_posix()
@@ -170,7 +170,7 @@ def similar_study(file: str, here: Path = Path()) -> str:
 
 
 def _option_values(words: Sequence[str], *options: str) -> Iterator[str]:
-    """Yields the values of options that take all words up to the next option."""
+    """Yields the values of options like --configfile, which take all words up to another option."""
     taking = False
     for word in words:
         if word.startswith("-"):
@@ -183,7 +183,7 @@ def _option_values(words: Sequence[str], *options: str) -> Iterator[str]:
 
 
 def _with_known_files(words: Sequence[str], root: Path, here: Path) -> Iterator[str]:
-    """Yields the words; a study or profile that only `root` has is replaced by its path."""
+    """Yields the words; a study or profile that exists only in `root` is replaced by its path."""
     option = ""
     for word in words:
         if word.startswith("-"):
@@ -230,13 +230,13 @@ def run_words(
 ) -> list[str]:
     """Returns the words that run a study from the working directory.
 
-    In a clone's root, and for a Snakefile that uses the rules as a module, the command is
-    `snakemake`, elsewhere `dpprobe run`, which finds the rules.
+    In a clone's root, and with a Snakefile that uses the rules as a module, the command is
+    `snakemake`; elsewhere it is `dpprobe run`, which finds the rules.
 
     Args:
       targets: files or named targets; none for all.
       call: the options of Snakemake that select the study.
-      where: the options that say where jobs run, or how many.
+      where: the options that define where jobs run, or how many run in parallel.
     """
     here = Path.cwd()
     root = workflow_root(here)
@@ -258,15 +258,15 @@ def run_words(
 
 
 def run_command(*call: str, targets: Sequence[str] = ()) -> str:
-    """Returns a command line that runs a study, for a person to copy; arguments as `run_words`."""
+    """Returns a command line to copy that runs a study; arguments as for `run_words`."""
     return command_line(*run_words(*targets, call=call))
 
 
 def command_line(program: str, *words: str) -> str:
-    """Returns a command line that starts a program of this environment, for a person to copy.
+    """Returns a command line to copy that starts a program of this environment.
 
-    If the environment is inactive, the line has the program's path, because the bare name would
-    start no program or another program.
+    If the environment is inactive, the line has the program's full path, because the bare name
+    would start no program or another program.
     """
     beside = Path(sys.executable).with_name(program)
     named = shutil.which(program, path=os.environ.get(USER_PATH))

@@ -35,7 +35,7 @@ class Partitions:
         return wanted or os.environ.get("SBATCH_PARTITION") or self.default
 
     def has_gpus(self, wanted: str | None) -> bool:
-        """Returns True if a partition that the job may go to has GPUs."""
+        """Returns True if any partition in which the job may run has GPUs."""
         names = (self.name_partition(wanted) or "").split(",")
         return not self.with_gpus.isdisjoint(names)
 
@@ -52,7 +52,7 @@ def read_partitions(text: str) -> Partitions:
 
 def ask_partitions() -> Partitions:
     """Asks Slurm for its partitions; raises DpprobeError with the reason if it fails."""
-    # a user's own settings, such as SINFO_PARTITION, would hide partitions
+    # the user's settings, such as SINFO_PARTITION, would hide partitions
     environment = {name: value for name, value in os.environ.items() if name[:6] != "SINFO_"}
     try:
         result = subprocess.run(

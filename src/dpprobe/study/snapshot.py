@@ -1,6 +1,6 @@
 """The snapshot of a study's run: the study as written and as read, and the versions of the code.
 
-Jobs start long after they were planned, and meanwhile a person may edit the study or the code. Jobs
+Jobs may start long after planning, and a person may edit the study or the code meanwhile. So jobs
 read the study from the snapshot, and stop if the current code reads it differently.
 """
 
@@ -24,11 +24,11 @@ from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 from dpprobe.versions import VERSIONS, describe_edit
 
-# A snapshot's only key, so that a workflow that uses the rules as a module keeps its own keys. Its
-# value holds the study as written (`values`) and as read (`study`), versions and command line.
+# A snapshot's only key, because a workflow that uses the rules as a module has its own keys. The
+# value has the study as written (`values`) and as read (`study`), versions and the command line.
 RUN_KEY = "_run"
 FOLDER = Path(".snakemake", "dpprobe")
-SNAPSHOT_FILE = "DPPROBE_SNAPSHOT"  # the variable that tells a job's script where the snapshot is
+SNAPSHOT_FILE = "DPPROBE_SNAPSHOT"  # the variable with the snapshot's path, for jobs' scripts
 _RENAMED = "DPPROBE_RENAMED_RULES"  # the variable with the names of rules that a workflow renames
 DAYS = 30  # a snapshot is removed this many days after the last start of a job that uses it
 
@@ -46,7 +46,7 @@ class Snapshot:
             os.utime(self.path)
         except FileNotFoundError:
             with atomic_path(self.path) as temporary:
-                # a study may hold addresses that nobody else should read
+                # a study may contain addresses that nobody else should read
                 temporary.touch(mode=0o600)
                 temporary.write_text(self.text, encoding="utf-8")
 
@@ -71,7 +71,7 @@ def take_snapshot(values: Mapping[str, Any], study: Study, *, call: Sequence[str
     # `default=str` writes a date of a YAML file as text
     text = json.dumps({RUN_KEY: run}, ensure_ascii=False, indent=1, default=str) + "\n"
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    # one file per user, because no user may read another user's snapshot
+    # one file per user, because users must not read others' snapshots
     return Snapshot(path=FOLDER.absolute() / f"{name}-{os.getuid()}.json", text=text)
 
 
@@ -84,7 +84,7 @@ class Run(NamedTuple):
 
 
 def recent_runs() -> list[Run]:
-    """Lists the recent runs of the working directory, the latest first."""
+    """Lists the recent runs in the working directory, latest first."""
     runs = []
     for path in FOLDER.glob("*.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):  # another user's or removed file
@@ -108,7 +108,7 @@ def check_run(recorded: Mapping[str, Any], study: Study) -> None:
 def run_study(values: Mapping[str, Any]) -> Study:
     """Reads the study in a job's script; raises ConfigError if it differs from the snapshot.
 
-    With a storage provider, the study's folders are those of local copies.
+    With a storage provider, the returned study has the folders of local copies.
     """
     study = load_study(values)
     path = os.environ.get(SNAPSHOT_FILE)
@@ -119,7 +119,7 @@ def run_study(values: Mapping[str, Any]) -> Study:
 
 
 def note_renamed(name: str, original: str) -> None:
-    """Notes, for the scripts of jobs, that a workflow with these rules as a module renames one."""
+    """Notes, for jobs' scripts, a new rule name in a workflow that uses these rules as a module."""
     os.environ[_RENAMED] = json.dumps(_renamed_rules() | {name: original})
 
 

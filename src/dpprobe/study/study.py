@@ -65,18 +65,18 @@ class Study(StudyKeys):
         return self.allow_delta_above_one_over_n if allowed is None else allowed
 
     def max_epsilon(self, dataset: str) -> float | None:
-        """Returns the limit on a dataset's releases: total epsilon per unit; None for no limit."""
+        """Returns the limit on the total epsilon per unit of a dataset's releases, if any."""
         limits = self.privacy.max_epsilon
         return limits.get(dataset) if isinstance(limits, Mapping) else limits
 
     @property
     def max_risk(self) -> Risk | None:
-        """The limit on an attack's risk, given all releases of a dataset; None for no limit."""
+        """The limit on the risk of an attack on all releases of a dataset; None for no limit."""
         limit = self.privacy.max_risk
         return None if limit is None else limit.to_risk()
 
     def dataset_unit(self, dataset: str) -> Unit:
-        """Returns a dataset's unit of privacy, by default the study's."""
+        """Returns a dataset's unit of privacy, by default the study's unit."""
         people = self.datasets[dataset].named_people()
         by_columns: Unit = "patient" if people.column else "image"
         return people.unit or self.privacy.unit or by_columns
@@ -84,7 +84,7 @@ class Study(StudyKeys):
     def dataset_patients(self, dataset: str) -> dict[str, int | None] | None:
         """Returns the `images` per patient if the unit is one image of a patient.
 
-        Returns None if patients are the unit, or are not named.
+        Returns None if the unit is a patient, or if the dataset names no patients.
         """
         people = self.datasets[dataset].named_people()
         if not people.column or self.dataset_unit(dataset) == "patient":
@@ -106,7 +106,7 @@ class Study(StudyKeys):
         )
 
     def list_cells(self, *datasets: str) -> list[Cell]:
-        """Lists the cells of some datasets, by default of all."""
+        """Lists the cells of some datasets, by default of all datasets."""
         jobs = [(epsilon, self.job_methods(epsilon)) for epsilon in self.job_epsilons()]
         return [
             Cell(dataset, backbone, method, epsilon)
@@ -126,7 +126,7 @@ class Cell(NamedTuple):
     epsilon: str
 
 
-# checks of the keys together; each raises ValueError, which pydantic explains
+# Checks of several keys together, which raise ValueError, because pydantic explains it.
 
 
 def _check_inputs(study: Study) -> None:
@@ -167,7 +167,7 @@ def _check_inputs(study: Study) -> None:
 
 
 def _check_named(study: Study) -> None:
-    """Checks that blocks of the study name what the study has."""
+    """Checks that the study's blocks only name existing parts of the study."""
     for fault in imbalance_faults(study.imbalance, study.datasets):
         raise ValueError(f"imbalance.{fault}")
     if study.overlap:

@@ -1,4 +1,4 @@
-"""Checks a study against the machine: files exist, and sizes and delta fit each dataset."""
+"""Checks a study on this machine: files must exist, and sizes and delta must fit each dataset."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
     """Returns warnings; raises ConfigError if files are missing or options do not fit the datasets.
 
     Args:
-      check_classes: False skips the check for classes without test units, which `init` makes.
+      check_classes: False skips the check for classes without test units, which `init` does itself.
     """
     report = _Report()
     report.errors += [f"config: {fault}" for fault in folder_faults(study)]
@@ -49,7 +49,7 @@ def check_study(study: Study, *, check_classes: bool = True) -> list[str]:
     faulty: set[str] = set()
     for name, dataset in study.datasets.items():
         if whole.get(name) in faulty:
-            continue  # each copy with a rare class would repeat the dataset's faults
+            continue  # copies with a rare class would repeat the dataset's faults
         known = len(report.errors)
         with report.report_part(f"datasets.{name}"):
             _check_private(study, name, dataset, report)
@@ -101,7 +101,7 @@ class _Report:
 
 
 def _check_files(dataset: DatasetOptions) -> None:
-    """Checks a dataset's files; a fault of files that a person downloads names the steps."""
+    """Checks a dataset's files; for files that a person must download, the error has the steps."""
     try:
         dataset.check_files()
     except ConfigError as error:
@@ -160,7 +160,7 @@ def count_units(study: Study, name: str, rows: tuple[int, int] | None) -> int | 
 
 
 def _check_class_split(study: Study, name: str, dataset: DatasetOptions, report: _Report) -> None:
-    """Checks that each class is in train and in test; only once for subsamples of one dataset."""
+    """Checks that train and test have each class; only once for subsamples of one dataset."""
     whole = without_subsample(dataset)
     first = next(n for n, each in study.datasets.items() if without_subsample(each) == whole)
     if isinstance(whole, CountedRows) and name == first:
@@ -171,13 +171,13 @@ def _check_class_split(study: Study, name: str, dataset: DatasetOptions, report:
     if counts is not None:
         errors, warnings = class_split_faults(study, name, counts)
         if errors and isinstance(whole, CountedRows) and (wrong := whole.judge_labels()):
-            errors = [wrong, *errors]  # the counts follow from the labels
+            errors = [wrong, *errors]  # the label error may have caused the others
         report.errors += [f"config: datasets.{name}: {fault}" for fault in errors]
         report.warnings += [f"datasets.{name}: {warning}" for warning in warnings]
 
 
 def _check_release(study: Study, name: str) -> list[str]:
-    """Lists a release's faults, including faults that follow from its dataset's size and limit."""
+    """Lists a release's faults, including faults due to its dataset's size and limit."""
     release = study.releases[name]
     dataset = study.datasets[release.dataset]
     faults = release_faults(
@@ -201,7 +201,7 @@ def _check_release(study: Study, name: str) -> list[str]:
 
 
 def _warn_of_delta(study: Study, name: str) -> list[str]:
-    """Warns of a release's own delta above 0.1 / n; another check warns of the dataset's delta."""
+    """Warns if a release's own delta is above 0.1 / n; another check covers the dataset's delta."""
     release = study.releases[name]
     if release.delta in (None, study.dataset_delta(release.dataset)):
         return []
@@ -212,7 +212,7 @@ def _warn_of_delta(study: Study, name: str) -> list[str]:
 
 
 class WantedRelease(NamedTuple):
-    """A release as a study describes it.
+    """A release in a study, as checked by `release_faults`.
 
     Attributes:
       classes, class_names: the dataset's classes; None if unknown or not needed.
@@ -237,7 +237,7 @@ def release_faults(
     classes: int | None,
     class_names: Sequence[str] | None = None,
 ) -> list[str]:
-    """Lists faults of a release; a faulty release is neither offered to sites nor booked.
+    """Lists faults of a release, which prevent its offer to sites and its entry in the ledger.
 
     Args:
       classes, class_names: the dataset's classes; None if unknown or not needed.
@@ -262,7 +262,7 @@ def release_faults(
 
 
 def dataset_faults(study: Study, name: str) -> list[str]:
-    """Lists faults of a dataset, because of which nothing is booked in its ledger."""
+    """Lists faults of a dataset, which prevent any entry in its ledger."""
     dataset, promise = study.datasets[name], promise_facts(study.datasets[name])
     faults = promise.list_promise_faults(study.dataset_unit(name))
     faults += [
@@ -317,7 +317,7 @@ def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list
 
 
 def shared_images(dataset: DatasetOptions, study: Study) -> Iterator[tuple[str, str]]:
-    """Yields the private datasets that share images with `dataset`, and names these images."""
+    """Yields each private dataset that shares images with `dataset`, and describes the images."""
     params, files = dataset.image_params(), _image_files(dataset)
     for name, other in study.datasets.items():
         if other.image_params() == params:
@@ -327,7 +327,7 @@ def shared_images(dataset: DatasetOptions, study: Study) -> Iterator[tuple[str, 
 
 
 def _image_files(dataset: DatasetOptions) -> set[str]:
-    """Returns a dataset's image files; none if a file is missing, which another check reports."""
+    """Returns a dataset's image files; empty if a file is missing, which another check reports."""
     with suppress(ConfigError):
         return set(dataset.image_files())
     return set()
@@ -336,7 +336,7 @@ def _image_files(dataset: DatasetOptions) -> set[str]:
 def _check_sizes(
     study: Study, name: str, dataset: DatasetOptions, rows: tuple[int, int] | None
 ) -> list[str]:
-    """Lists sizes that differ from `expect`, as far as sizes are known."""
+    """Lists the known sizes that differ from `expect`."""
     expected = dataset.expected_counts().model_dump(exclude_none=True)
     if not expected:
         return []
@@ -361,7 +361,7 @@ def _check_sizes(
 
 
 def _table_sizes(table: Path, dataset: DatasetOptions) -> dict[str, int]:
-    """Reads existing tables' sizes; empty if they are missing, or made with other options."""
+    """Reads the sizes of existing tables; empty if missing, or made with other options."""
     try:
         info = json.loads(table.read_text(encoding="utf-8"))
         if info["source"] != dataset.preparation_params():
@@ -369,11 +369,11 @@ def _table_sizes(table: Path, dataset: DatasetOptions) -> dict[str, int]:
         sizes = {name: int(part["rows"]) for name, part in info["splits"].items()}
         return {**sizes, "classes": len(info["class_names"])}
     except (OSError, ValueError, KeyError, TypeError):
-        return {}  # the job that reads the file reports what is wrong with it
+        return {}  # the job that reads the file reports the error
 
 
 def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None:
-    """Raises ConfigError if a source's file would be its own split table, and so be deleted."""
+    """Raises ConfigError if a source file is its own split table, and so would be deleted."""
     folder = Path(study.data_dir) / name
     written = {
         (folder / file).resolve() for file in ("train.parquet", "test.parquet", "dataset.json")
@@ -387,7 +387,7 @@ def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None
 
 
 def _warn_of_patients(study: Study, dataset: str) -> list[str]:
-    """Warns of the epsilon of patients with several images if the unit is one image."""
+    """Warns of the larger epsilon of patients with several images if the unit is one image."""
     patients = study.dataset_patients(dataset)
     if patients is None:
         return []

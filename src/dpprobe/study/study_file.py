@@ -1,4 +1,4 @@
-"""Reads a study from the values that its file holds."""
+"""Reads a study from the values in its file."""
 
 from __future__ import annotations
 

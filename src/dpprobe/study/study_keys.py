@@ -1,4 +1,4 @@
-"""The keys of a study, and what each accepts."""
+"""The keys of a study, and the values that each key accepts."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ else:
 
 
 class StudyKeys(_Analysed):
-    """All keys of a study, each checked by itself."""
+    """All keys of a study, each checked separately."""
 
     releases: dict[Name, ReleaseOptions] = Field(
         {},

@@ -1,7 +1,7 @@
-"""Finds the file and the line of a study's keys, for errors that name them.
+"""Finds the files and lines of a study's keys, for error messages.
 
-Checks raise errors whose lines begin with `config: ` and the key, because checks see a study's
-values and not its files. `StudyLines` replaces `config` with the file and the line of the key.
+Checks see only a study's values, not its files, so their errors begin with `config: ` and the key.
+`StudyLines` replaces `config` with the file and the line of the key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OTHER_PART = re.compile(r" on [^:]+(?=: )")  # as in `methods.sgd on datasets.d
 
 
 class _Source(NamedTuple):
-    """The YAML node of a file, or of the options of a command line."""
+    """The root YAML node of a file, or of the options on a command line."""
 
     name: str
     node: yaml.Node
@@ -59,10 +59,10 @@ class StudyLines:
     """The files and options of a study, which are read when an error needs them.
 
     Attributes:
-      files: in Snakemake's order: the last one that sets a key counts.
-      overrides: values of the command line, which override all files.
-      block: the key of the study in these files, by dots; empty if the study is all of them.
-      origin: what an error names for a study without files.
+      files: the files in Snakemake's order; the last file that sets a key counts.
+      overrides: values from the command line, which override all files.
+      block: the dotted key under which the files have the study; empty if at the top level.
+      origin: the name in errors for a study without files.
     """
 
     files: Sequence[Path]
@@ -72,7 +72,7 @@ class StudyLines:
 
     @contextmanager
     def name_lines(self) -> Iterator[None]:
-        """Puts the file and line of each key into a ConfigError that the `with` block raises."""
+        """Adds the file and line of each key to a ConfigError raised in the `with` block."""
         try:
             yield
         except ConfigError as error:
@@ -86,7 +86,7 @@ class StudyLines:
     def find_place(self, text: str) -> str:
         """Returns `file:line` of the key at the start of a text, such as `methods.sgd.steps: 0`.
 
-        A missing key gets its block's line; a missing top-level key gets only the files' names.
+        For a missing key, returns its block's line; at the top level, only the files' names.
         """
         rest = f"{self.block}.{text}" if self.block else text
         match: _Found | None = _Found(values=self._sources, rest=rest)
@@ -107,9 +107,9 @@ class StudyLines:
 
 
 def _list_copies(written: Sequence[_Source]) -> Iterator[_Source]:
-    """Yields the options that parts of the study take from `copies`, as if written in the parts.
+    """Yields the options from `copies`, as if they were written in the study's parts.
 
-    These sources precede the written ones, so that the lines of the parts themselves count.
+    These sources must precede the written sources, so that lines in the parts take precedence.
     """
     for taker in written:
         for part, kind in PARTS.items():
@@ -137,7 +137,7 @@ def _match_key(match: _Found) -> _Found | None:
     fitting = [
         name
         for _, name, _, _ in items
-        # after a colon a number is a value, not a position in a list
+        # after a colon, a number is a value and not a position in a list
         if text.startswith(name)
         and _BOUNDARY.match(text, len(name))
         and (match.dotted or not name.isdigit())
@@ -150,7 +150,7 @@ def _match_key(match: _Found) -> _Found | None:
     for source, name, key, value in items:
         if name == longest:
             place = _describe_place(source, key)
-            # mappings are merged key by key; any other value replaces the earlier ones
+            # mappings are merged key by key; any other value replaces earlier values
             merged = bool(values) and _is_mapping(value) and _is_mapping(values[-1].node)
             values = [*(values if merged else ()), _Source(source, value)]
     rest = text[len(longest) :]
@@ -163,7 +163,7 @@ def _match_key(match: _Found) -> _Found | None:
 
 
 def _match_value(match: _Found) -> _Found | None:
-    """Finds the value, such as a path, at the start of a text in a block."""
+    """Finds the value in a block (such as a path) with which a text begins."""
     if match.dotted:
         return None
     value = match.rest.partition(": ")[0].strip("'")
@@ -183,7 +183,7 @@ def _match_value(match: _Found) -> _Found | None:
 def _list_items(node: yaml.Node) -> list[tuple[str, yaml.Node, yaml.Node]]:
     """Lists each key of a mapping, or position in a list, as (text, key's node, value's node).
 
-    Keys that `<<` takes from another mapping have the lines of that mapping.
+    Keys that are merged from another mapping by `<<` have the lines of that mapping.
     """
     if isinstance(node, yaml.SequenceNode):
         return [(str(number), value, value) for number, value in enumerate(node.value)]

@@ -1,4 +1,4 @@
-"""Explains why a study's datasets of images or vectors do not fit its backbones."""
+"""Explains why datasets of images or vectors do not fit a study's backbones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the YAML of a study's file, and explains YAML errors with their lines."""
+"""Parses study files, and explains YAML errors with file and line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUMBERS, _LONGEST_NUMBER = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _LARGEST_STUDY, _LONG_STUDY, _MOST_NODES, _DEEPEST = 1 << 22, 1 << 17, 100_000, 100
 _MERGE = "tag:yaml.org,2002:merge"
 _FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# Whole numbers that YAML reads by another base than ten: 010 is 8, and 1:30 is 90.
+# Integers that YAML does not read as decimal: 010 is 8, and 1:30 is 90.
 _OTHER_BASE = re.compile(r"[-+]?(?:0[0-7_]+|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?)")
 
 
@@ -32,8 +32,8 @@ def written_path(path: Path) -> Path:
 def check_yaml(path: Path) -> None:
     """Checks a study's file for duplicate keys, because YAML readers silently use the last key.
 
-    Raises ConfigError, naming file, line and key, if a key appears twice, or the file is missing,
-    not YAML or no mapping.
+    Raises ConfigError, with file, line and key, if a key appears twice, or if the file is missing,
+    not YAML or not a mapping.
     """
     root = parse_yaml(path)
     if not isinstance(root, yaml.MappingNode):
@@ -63,7 +63,7 @@ def _list_nodes(root: yaml.Node) -> Iterator[yaml.Node]:
 
 
 def parse_yaml(path: Path) -> yaml.Node | None:
-    """Reads a YAML file's nodes; None if the file is empty; ConfigError names file and line."""
+    """Reads a YAML file's root node; None if empty; raises ConfigError with file and line."""
     try:
         text = read_bounded(path, _LARGEST_STUDY).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -75,9 +75,9 @@ def parse_yaml(path: Path) -> yaml.Node | None:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error}); name a YAML file") from None
     try:
-        with suppress(yaml.YAMLError):  # the other loader explains faults
+        with suppress(yaml.YAMLError):  # `compose` below explains errors
             _check_extent(path, text)
-        # the fast loader accepts more than Snakemake's, such as tabs
+        # the fast loader accepts more than Snakemake's loader, such as tabs
         loader = yaml.SafeLoader if len(text) < _LONG_STUDY else _FAST_LOADER
         root = yaml.compose(text, Loader=loader)
         merged: dict[int, int] = {}
@@ -97,7 +97,7 @@ def parse_yaml(path: Path) -> yaml.Node | None:
 
 
 def _check_extent(path: Path, text: str) -> None:
-    """Raises ConfigError for more levels and values than anyone writes, which take minutes."""
+    """Raises ConfigError for too many levels or values, which would take minutes to read."""
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_FAST_LOADER)):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -109,7 +109,7 @@ def _check_extent(path: Path, text: str) -> None:
 
 
 def _count_merged(node: yaml.Node, known: dict[int, int], levels: int = 0) -> int:
-    """Counts the keys of a mapping as loaders do, again for each merge (`<<`) of other mappings."""
+    """Counts the keys of a mapping as loaders do: merged mappings (`<<`) count at each merge."""
     if levels > _DEEPEST:
         return _MOST_NODES + 1
     if isinstance(node, yaml.SequenceNode):
@@ -125,7 +125,7 @@ def _count_merged(node: yaml.Node, known: dict[int, int], levels: int = 0) -> in
 
 
 def _check_number(path: Path, node: yaml.Node) -> None:
-    """Refuses a number that people read as another number than YAML, and numbers without end."""
+    """Raises ConfigError for endless numbers, and numbers that YAML and people read differently."""
     if not isinstance(node, yaml.ScalarNode) or node.tag not in _NUMBERS:
         return
     text, where = node.value, f"{path}:{node.start_mark.line + 1}"
@@ -141,7 +141,7 @@ def _check_number(path: Path, node: yaml.Node) -> None:
         )
 
 
-# Remedies, by words in the parser's message.
+# Remedies, by phrases in the parser's message.
 _CURES = {
     "mapping values are not allowed": "indent the line like its neighbours, or "
     "quote a value that contains a colon",
@@ -157,7 +157,7 @@ _CURES = {
 
 
 def _describe_fault(error: yaml.MarkedYAMLError) -> str:
-    """Returns an error's line, text and remedy, to write after the path."""
+    """Returns an error's line, text and remedy, to append to the path."""
     mark = error.problem_mark or error.context_mark
     problem = " ".join(str(error.problem or error.context).split())
     if mark is None:

@@ -1,8 +1,8 @@
 """MLflow runs of the baselines for private heads: zero-shot CLIP and few-shot probes.
 
-Baseline runs are in the experiment of their dataset's cells, and have the cells' `test/` metrics.
-So one column or chart compares baselines with private heads. Zero-shot classifiers and few-shot
-probes are not private.
+Baseline runs are in the same experiment as their dataset's cells, with the same `test/` metrics. So
+one column or chart compares baselines with private heads. Zero-shot classifiers and few-shot probes
+are not private.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def dataset_run(
     source: DatasetInput,
     finished: float,
 ) -> RunContents:
-    """Describes the run of a whole dataset: figures, t-SNE planes, tables, and its baselines."""
+    """Describes the run of a whole dataset: figures, t-SNE plots, tables and baselines."""
     metrics = [
         (f"{run.params['backbone']}/{name}", value, step)
         for run in baselines

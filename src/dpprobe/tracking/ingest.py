@@ -1,4 +1,4 @@
-"""Copies cells and results of a whole study into MLflow, whose pages docs/tracking.md describes."""
+"""Copies cells and results of a whole study into MLflow; docs/tracking.md describes the pages."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def update_dataset(
 ) -> None:
     """Brings MLflow up to date with the cells and the baselines of one dataset.
 
-    A run with an up-to-date result_key and content_hash is kept. A run whose cell has changed is
-    replaced, and an unfinished run that a crash left is deleted. Runs of cells that the study no
-    longer has stay, with the tag `current` = "false", and the ready-made views omit them. Runs of
-    other studies stay unchanged.
+    A run with an up-to-date result_key and content_hash is reused. A run whose cell has changed is
+    replaced, and unfinished runs left by a crash are deleted. Runs of cells that are no longer in
+    the study remain, with the tag `current` = "false", and the ready-made views omit them. Runs of
+    other studies do not change.
 
     Args:
-      figures, tables: files that the run of the whole dataset has, and no other, so that the folder
-        of artifacts grows with the number of cells.
-      planes: each backbone's t-SNE figure, in the same run.
+      figures, tables: files for the run of the whole dataset. Only one run has them, so that the
+        size of the artifacts is proportional to the number of cells.
+      planes: each backbone's t-SNE figure, for the same run.
     """
     study, info = to.study, read_info(dataset_info)
     cell_files = [(path, read_cell(path)) for path in sorted(metrics_files)]
@@ -111,7 +111,7 @@ def update_dataset(
         page = writer.find_page(summary)
         pages = {"summary": page, "charts": f"{page}&compareRunsMode=CHART"}
         writer.links |= {"charts": pages["charts"]}
-        # first, because other descriptions link to this run
+        # written first, because other descriptions link to this run
         writer.write(summary, [whole], outdates=lambda _: False, describe=False)
         if attached:
             writer.links["figures and tables"] = writer.link_artifacts(summary, whole.key)
@@ -134,7 +134,7 @@ def _list_cell_runs(
     groups: Mapping[str, tuple[Path, FairnessRecord]],
     compared: Set[str],
 ) -> list[RunContents]:
-    """Describes the runs of cells; cells on the backbones `compared` are shown beside baselines."""
+    """Describes the runs of cells; cells on the backbones `compared` are shown with baselines."""
     audited = {(audit := AuditRecord.read(path)).key: (path, audit) for path in audits}
     shown = nearest_to_one(record.cell.epsilon for _, record in cell_files)
     runs = []
@@ -170,7 +170,7 @@ def _write_cells(
     *,
     has_baselines: bool,
 ) -> dict[str, str]:
-    """Writes the experiment of cells and baselines; returns the addresses of its views."""
+    """Writes the experiment of cells and baselines; returns the URLs of its views."""
     page = writer.write(shown, runs)
     pages = {
         "cells": page,

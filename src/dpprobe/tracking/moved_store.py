@@ -1,8 +1,8 @@
-"""A SQLite store whose results lie in another folder than when MLflow noted their address.
+"""Handles SQLite stores whose results folder was moved or copied.
 
-MLflow notes the absolute address of each experiment's artifacts. If the results were moved or
-copied with their store, every address leads to the old folder. A store that holds nothing but what
-dpprobe wrote is set aside, and tracking makes its runs again; all others are refused.
+MLflow records the absolute address of each experiment's artifacts. If the results were moved or
+copied with their store, every address leads to the old folder. If dpprobe wrote the whole store, it
+is renamed, and tracking recreates its runs. Otherwise tracking ends with an error.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import TrackingError
 from dpprobe.tracking.receipt import open_readable, set_aside
 
-MOVED = "moved"  # suffix of a store, and of its artifacts, that were set aside
+MOVED = "moved"  # suffix of a renamed store and of its artifacts
 _EXPERIMENTS = """
     select artifact_location from experiments
     where experiment_id <> 0 or experiment_id in (select experiment_id from runs)
 """
-# Queries for entries that dpprobe never writes into a store, by the noun for their count.
+# Queries for entries that dpprobe never writes into a store, by the noun for counting them.
 _OTHERS = {
     "run": """
         select coalesce(name, run_uuid) from runs
@@ -43,12 +43,12 @@ _ROLLED_BACK = "select name || ' ' || version from model_version_tags where key 
 
 
 def set_moved_aside(database: Path, artifact_root: Path) -> str | None:
-    """Sets a moved store aside, with its artifacts; returns a line about it, None if in place.
+    """Renames a moved store and its artifacts; returns a message, or None if it was not moved.
 
-    A store with artifacts both here and elsewhere stays as it is, and so does a store whose
-    artifacts still lie elsewhere and not here: another folder's results use it.
+    A store with some artifacts here and some elsewhere does not change, nor does a store whose
+    artifacts are still elsewhere and not here, because another folder's results use it.
 
-    Raises TrackingError if a moved store holds anything that tracking would not make again.
+    Raises TrackingError if a moved store has anything that tracking would not recreate.
     """
     if not database.is_file():
         return None
@@ -72,7 +72,7 @@ def set_moved_aside(database: Path, artifact_root: Path) -> str | None:
 
 
 def _refuse_others(connection: sqlite3.Connection, told: str, database: Path) -> None:
-    """Raises TrackingError if a store holds entries that tracking would not recreate."""
+    """Raises TrackingError if a store has entries that tracking would not recreate."""
     remedy = (
         f"move the results back, or rename {database} and run the study again, which recreates "
         "dpprobe's runs in a new store"
@@ -91,7 +91,7 @@ def _refuse_others(connection: sqlite3.Connection, told: str, database: Path) ->
 
 
 def _list_values(connection: sqlite3.Connection, query: str) -> list[str]:
-    """Returns the only column of a query; nothing where a store lacks the table."""
+    """Returns the only column of a query's result; empty if the store lacks the table."""
     try:
         return [str(value) for (value,) in connection.execute(query)]
     except sqlite3.OperationalError as error:
@@ -101,7 +101,7 @@ def _list_values(connection: sqlite3.Connection, query: str) -> list[str]:
 
 
 def _has_moved(location: str, artifact_root: Path) -> bool:
-    """Returns True if artifacts at an address elsewhere are gone, or are here as well."""
+    """Returns True if an address is elsewhere, and its artifacts are gone or also exist here."""
     parts = urlsplit(location)
     if parts.scheme not in ("", "file"):
         return False

@@ -22,7 +22,7 @@ from dpprobe.study.options import sqlite_file
 RECEIPT_FORMAT = "dpprobe-tracking"
 RECEIPT_FORMAT_VERSION = 1
 ROWS_HASH = "rows_hash"  # tag: hash of the params and metrics that were logged with a run
-CHECKED = ".checked"  # file beside receipts: the state of each receipt's store at the last check
+CHECKED = ".checked"  # file with the state of each receipt's store at the last check
 _LOCKED = "locked"  # word in SQLite's error if another program writes
 Row = tuple[str, float, int]  # a metric's name, value and step
 
@@ -30,7 +30,7 @@ Row = tuple[str, float, int]  # a metric's name, value and step
 def hash_rows(metrics: Iterable[Row], params: Mapping[str, str]) -> str:
     """Returns the hash of a run's params and metrics, and of each metric's latest value.
 
-    MLflow stores equal rows once. A metric's latest value is the largest value at the largest step.
+    MLflow stores equal rows only once. "Latest" means the largest value at the largest step.
     """
     rows = sorted({(name, int(step), float(value)) for name, value, step in metrics})
     return _hash_stored(rows, {name: value for name, _, value in rows}, params)
@@ -43,7 +43,7 @@ def _hash_stored(
 
 
 class StoreFault(NamedTuple):
-    """The damaged file, and the reason why a receipt's runs must be written again."""
+    """The damaged file, and the reason why a receipt's runs must be rewritten."""
 
     path: Path
     words: str
@@ -52,7 +52,7 @@ class StoreFault(NamedTuple):
 def find_store_fault(receipt: Path, *, skip: bool = True, note: bool = False) -> StoreFault | None:
     """Compares the runs of a receipt with their store; returns None if all runs are unchanged.
 
-    Also returns None if the receipt is missing, if a server has the store, and if another program
+    Also returns None if the receipt is missing, if a server has the store, or if another program
     locks the store. Relative paths start from the working directory.
 
     Args:
@@ -75,7 +75,7 @@ def find_store_fault(receipt: Path, *, skip: bool = True, note: bool = False) ->
     if not database.is_file() or (artifacts is not None and not artifacts.is_dir()):
         return StoreFault(receipt, "its MLflow store is gone")
     here = None if root is None else Path(root).resolve().as_uri()
-    # a move of a folder above changes neither the size nor any time of a file
+    # moving a parent folder changes neither the size nor the times of a file
     states = [here, *map(_describe_state, (database, _log_of(database), receipt))]
     checked = receipt.with_name(CHECKED)
     noted: dict[str, Any] = {}
@@ -107,7 +107,7 @@ def _describe_state(path: Path) -> list[int] | None:
 
 
 def _find_elsewhere(database: Path, runs: Collection[str], here: str) -> str | None:
-    """Returns the address of artifacts of one of these runs that is not below `here`, if any."""
+    """Returns an artifact address of one of these runs that is not below `here`, if any."""
     with closing(open_readable(database)) as connection:
         for run, address in connection.execute("select run_uuid, artifact_uri from runs"):
             if run in runs and not str(address).startswith(f"{here}/"):
@@ -161,8 +161,8 @@ def _read_runs(database: Path, _: tuple[str, ...]) -> tuple[set[str], set[str]]:
 
 
 def open_readable(database: Path) -> sqlite3.Connection:
-    """Opens a store that is only read."""
-    # without a log no program writes; SQLite opens immutable files even in a read-only folder
+    """Opens a store for reading only."""
+    # without a log, no program is writing; SQLite opens immutable files even in a read-only folder
     options = "mode=ro" if _log_of(database).exists() else "immutable=1"
     uri = f"file:{quote(str(database.absolute()))}?{options}"
     return sqlite3.connect(uri, uri=True, timeout=1.0)

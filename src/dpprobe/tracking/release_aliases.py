@@ -2,7 +2,7 @@
 
 A release with a predecessor is a version of the predecessor's model. So `models:/<model>@released`
 loads the newest release, and after a rollback the previous release. The aliases follow from the
-bundles' digests and from the tag `rolled_back`, which a person sets, not from the order of calls.
+bundles' digests and from the tag `rolled_back` (set by a person), not from the order of calls.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ReleaseModel:
     """A registered model with all of its versions.
 
     Attributes:
-      versions: all versions, the oldest first.
+      versions: all versions, oldest first.
       rolled_back: the numbers of the versions that a person rolled back.
     """
 
@@ -84,7 +84,7 @@ class ReleaseModel:
         return cls(client, name, versions, marked)
 
     def release(self, version: ModelVersion) -> None:
-        """Gives a version `released`, unless it is rolled back or a successor has the alias."""
+        """Moves `released` to a version, unless it is rolled back or a successor has the alias."""
         released = self._find_released()
         if str(version.version) in self.rolled_back:
             logger.info("MLflow: %s, version %s, stays rolled back", self.name, version.version)
@@ -151,7 +151,7 @@ class ReleaseModel:
         return version.tags.get(DIGEST) in digests
 
     def _by_digest(self) -> dict[str, ModelVersion]:
-        """Maps each digest to its newest version; older versions are left from deleted runs."""
+        """Maps each digest to its newest version; older versions belong to deleted runs."""
         return {each.tags[DIGEST]: each for each in self.versions if DIGEST in each.tags}
 
     def _list_predecessors(self, version: ModelVersion) -> list[ModelVersion]:

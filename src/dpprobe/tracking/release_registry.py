@@ -63,10 +63,10 @@ REQUIRED = ("mlflow", "numpy", "pandas", "pillow", "pyarrow", "pydantic", "safet
 def register_release(bundle: Path, to: Destination) -> None:
     """Brings MLflow up to date with a release: its run, its model version, the aliases.
 
-    Each bundle digest has one run and one version. A second call for a bundle creates nothing
-    twice, and completes what a crash interrupted. An older bundle of an equal name keeps its
-    version, without the alias. A release with a predecessor becomes the next version of the
-    predecessor's model, if that model is registered.
+    Each bundle digest has one run and one version. A second call for a bundle only completes a
+    first call that a crash interrupted. An older bundle with the same name keeps its version, but
+    not the alias. A release with a predecessor becomes the next version of the predecessor's model,
+    if that model is registered.
     """
     study, content = to.study, read_bundle(bundle)
     digest = bundle_digest(bundle)
@@ -94,7 +94,7 @@ def model_name(study: str, release: str) -> str:
 
 
 def _find_model(client: MlflowClient, study: str, bundle: Bundle) -> str:
-    """Names the model with a release's predecessor as a version, else the release's own model."""
+    """Returns the name of the model that has a release's predecessor, else of its own model."""
     default = model_name(study, bundle.facts.name)
     if (named := load_readers()["predecessor"].read(bundle.statement)) is None:
         return default
@@ -109,7 +109,7 @@ def _find_model(client: MlflowClient, study: str, bundle: Bundle) -> str:
 
 
 def release_run(bundle: Bundle, *, study: str, digest: str) -> RunContents:
-    """Describes a release's run from the bundle alone, so that no other change outdates the run."""
+    """Describes a release's run only from the bundle, so that no other change outdates the run."""
     facts, statement = bundle.facts, complete_statement(bundle)
     words = explain_statement(statement)
     epsilon, delta = f"{statement['epsilon_target']:g}", f"{statement['delta']:g}"
@@ -208,7 +208,7 @@ def _register_bundle(
 
 
 def describe_release(bundle: Bundle) -> str:
-    """Returns the model card without the front matter for the Hub."""
+    """Returns the model card without the Hub's front matter."""
     card = (bundle.folder / CARD_FILE).read_text(encoding="utf-8")
     if card.startswith("---\n"):
         card = card.removeprefix("---\n").partition("\n---\n")[2] or card
@@ -216,13 +216,13 @@ def describe_release(bundle: Bundle) -> str:
 
 
 def _list_files(bundle: Bundle) -> list[Path]:
-    """Lists the bundle's files, without other files in its folder."""
+    """Lists the bundle's own files, without other files in its folder."""
     paths = [bundle.folder / name for name in (*BUNDLE_FILES, SIGNATURE_FILE)]
     return [path for path in paths if path.is_file()]
 
 
 def _is_whole(client: MlflowClient, run_id: str, bundle: Bundle) -> bool:
-    """Returns True if a run has the model's files, and all files of the bundle in full size."""
+    """Returns True if a run has the model's files, and all the bundle's files in full size."""
     if f"{FOLDER}/{MLMODEL_FILE_NAME}" not in {
         item.path for item in client.list_artifacts(run_id, FOLDER)
     }:
@@ -255,7 +255,7 @@ def write_bundle(bundle: Bundle, folder: Path) -> dict[str, Any]:
             outputs=Schema([ColSpec("string", "class"), *columns]),
             params=ParamSchema([ParamSpec(served_release.CHECKPOINT, "string", "")]),
         ),
-        # dpprobe itself is not in a package index
+        # dpprobe itself is not in any package index
         "pip_requirements": [f"{k}=={v}" for k, v in sorted(versions.items()) if k != "dpprobe"],
         "metadata": {"release": facts.name, "classes": list(facts.class_names)},
     }

@@ -54,7 +54,7 @@ AGAINST_EPSILON = "by_100_eps"
 NAME_LENGTH = 22  # longer run names are cut in MLflow's table
 TAG_LENGTH = 2000  # characters of a tag that lists classes
 CLASSES_LOGGED = 100  # with more classes, only metrics.json has each class's recall
-# Middle parts of a study's metric names: the best result, and the epsilon of selecting the result.
+# Middle parts of a study's metric names: the best result, and the epsilon of its selection.
 BEST, CHOICE = "/best_private_eps_", "/choice_epsilon_eps_"
 
 RUN_COLOUR = "mlflow.runColor"  # the tag from which MLflow 3.17's page takes a run's colour
@@ -62,7 +62,7 @@ RUN_COLOUR = "mlflow.runColor"  # the tag from which MLflow 3.17's page takes a 
 SCALARS = {name: f"test/{name}" for name in SCALAR_METRICS} | {
     "expected_calibration_error": "test/ece"
 }
-# Metrics that a summary run shows at each epsilon, by the headline metric of its cells.
+# Metrics that a summary run shows at each epsilon, by the cells' headline metric.
 CURVES = {
     "accuracy": ("accuracy", "macro_accuracy"),
     "auc": ("auc", "mean_average_precision", "accuracy"),
@@ -93,10 +93,10 @@ class RunContents:
     Attributes:
       key: the name of the result that the run shows.
       content_hash: hash of the result; a run with another hash is out of date.
-      artifacts: files, and the folder of each within the run's artifacts.
+      artifacts: files, each with its folder in the run's artifacts.
       history: file of the learning curve, read only when the run is written.
-      drawn: functions that return the text of further artifacts, by the artifacts' paths.
-      seconds: the duration in MLflow's table of runs.
+      drawn: functions that return the text of further artifacts, by path.
+      seconds: the duration that MLflow's table of runs shows.
       finished: time of completion, in seconds since the epoch.
     """
 
@@ -207,14 +207,14 @@ def _list_params(record: CellRecord) -> dict[str, str]:
 
 
 def _tag_never_predicted(record: CellRecord) -> dict[str, str]:
-    """Tags a cell with the classes that some seed never predicts, if there are any."""
+    """Returns a tag with the classes that some seed never predicts, if there are any."""
     never = {index for seed in record.seeds for index in seed.get("never_predicted", ())}
     names = ", ".join(record.class_names[index] for index in sorted(never))
     return {"never_predicted": names[:TAG_LENGTH]} if names else {}
 
 
 def option_params(options: Mapping[str, Any], taken: Mapping[str, str]) -> dict[str, str]:
-    """Returns a method's options as MLflow params; names in `taken` get a prefix."""
+    """Returns a method's options as MLflow params, with a prefix for names in `taken`."""
     return {
         f"option_{name}" if name in taken else name: (
             value if isinstance(value, str) else json.dumps(value)
@@ -324,7 +324,7 @@ def study_run(
 
 
 def dataset_input(dataset: str, info: DatasetInfo) -> DatasetInput:
-    """Describes a dataset with dpprobe's digest, because MLflow hashes only a sample."""
+    """Describes a dataset with dpprobe's digest, because MLflow would hash only a sample."""
     rows = {f"{name}_rows": split.rows for name, split in info.splits.items()}
     return DatasetInput(
         Dataset(
@@ -338,7 +338,7 @@ def dataset_input(dataset: str, info: DatasetInfo) -> DatasetInput:
 
 
 def pick_colour(index: int) -> str:
-    """Returns a run's colour in charts; MLflow's random colours may be similar for two runs."""
+    """Returns a run's colour in charts, because MLflow's random colours may be similar."""
     return CLASS_COLOURS[index % len(CLASS_COLOURS)]
 
 
@@ -356,7 +356,7 @@ def run_name(*words: str) -> str:
 def metric_name(text: str) -> str:
     """Returns a class name in the characters that MLflow allows in a metric's name.
 
-    A slash would open a section of charts, and a lone dot would be a folder, so both become "_".
+    A slash would open a section of charts, and a single dot would be a folder, so both become "_".
     """
     cleaned = re.sub(r"[^\w.\- :]", "_", text)[:100].strip()
     return cleaned if cleaned.strip(".") else "_"
@@ -422,7 +422,7 @@ def scalar_metrics(summary: Mapping[str, Mapping[str, float | None]]) -> dict[st
 
 
 def list_metrics(values: Mapping[str, float | None]) -> list[MetricValue]:
-    """Lists metrics with rounded values; leaves out None, NaN and infinity."""
+    """Lists metrics with rounded values; omits None, NaN and infinity."""
     return [
         (name, _round_value(value), 0)
         for name, value in values.items()
@@ -489,7 +489,7 @@ def _audit_note(audit: AuditFile | None) -> str:
 
 
 def _confusion_files(path: Path, record: CellRecord) -> dict[str, Callable[[], str]]:
-    """Maps paths to functions that write the confusion counts of all seeds, and their picture."""
+    """Maps paths to functions that return the confusion counts of all seeds, and the HTML page."""
     names = [str(name) for name in record.class_names]
     predictions, cell = path.with_name(PREDICTIONS_FILE), record.cell
     if len(names) > confusion.LARGEST:

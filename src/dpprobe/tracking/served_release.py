@@ -1,4 +1,4 @@
-"""A release as a model that MLflow loads: takes images, returns classes and probabilities.
+"""A release as an MLflow model, which takes images and returns classes and probabilities.
 
 The model's files are the files of the bundle, and no file is pickled. MLflow and
 `dpprobe predict` compute probabilities with one module, `dpprobe.release.predict`.
@@ -50,8 +50,8 @@ class ServedRelease:
         """Returns a DataFrame of the class and the probabilities of each image.
 
         Args:
-          images: with a column `image`: paths on this machine, encoded images as bytes, or as text
-            in base64. For a head of vectors, `images` has a column `vector` with lists of numbers.
+          images: a table with a column `image`: paths on this machine, or encoded images as bytes
+            or as base64 text. For a head of vectors, a column `vector` with lists of numbers.
           params: `checkpoint`, the file of the backbone's weights, if the bundle needs a
             checkpoint; by default the file that DPPROBE_CHECKPOINT names. A joined backbone may
             need several files, separated as in PATH.
@@ -94,7 +94,7 @@ class ServedRelease:
 
 
 def stack_vectors(vectors: Sequence[Any], dimension: int) -> npt.NDArray[np.float32]:
-    """Stacks lists of numbers; raises DataError naming a row that is not `dimension` numbers."""
+    """Stacks lists of numbers; raises DataError, with the row, for a list of another length."""
     rows = np.empty((len(vectors), dimension), np.float32)
     for row, vector in enumerate(vectors):
         try:
@@ -108,7 +108,7 @@ def stack_vectors(vectors: Sequence[Any], dimension: int) -> npt.NDArray[np.floa
 
 
 def read_image(value: Any, row: int, scaled: ScaledDecoding | None) -> Image.Image:
-    """Decodes one input in the way of training images; raises DataError naming the row."""
+    """Decodes one input as training images are decoded; raises DataError with the row."""
     if isinstance(value, bytes):
         return _decode_bytes(value, row, scaled)
     if not isinstance(value, str):
@@ -151,5 +151,5 @@ def make_table(probabilities: npt.NDArray[np.float32], bundle: Bundle) -> pd.Dat
 
 
 def _load_pyfunc(data_path: str) -> ServedRelease:
-    """Loads the model; MLflow calls this function by its name."""
+    """Loads the model; MLflow calls this function by name."""
     return ServedRelease(Path(data_path))

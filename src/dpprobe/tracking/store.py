@@ -35,7 +35,7 @@ LOCK_SECONDS = 3600.0
 LOCK_NOTE_SECONDS = 5.0  # a wait for the lock is logged after this time
 BUSY_SECONDS = 600.0  # longest wait of an SQL statement for a database that a program locks
 HTTP_SECONDS = 10.0
-# SQLite's messages about a lock, or a full, read-only or broken disk: the store is not damaged.
+# SQLite's messages about a lock, or a full, read-only or broken disk; the store itself is intact.
 _LOCKED = re.compile("database (table |schema )?is locked")
 UNWRITABLE = re.compile(
     "disk is full|disk I/O error|readonly database|unable to open database|File too large"
@@ -58,7 +58,7 @@ def create_tables(uri: str) -> None:
     if database.is_file() and _is_half_made(database):
         logger.warning("%s: incomplete MLflow store; renamed to %s", database, set_aside(database))
     _sync_at_checkpoints(database)
-    # The migration of a new database logs each of its many steps.
+    # The migration of a new database would log each of its many steps.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
     checkpoint_log(uri)
@@ -85,9 +85,9 @@ def checkpoint_log(uri: str) -> None:
 
 
 def _sync_at_checkpoints(database: Path) -> None:
-    """Uses a write-ahead log, which saves a sync to disk at each of a run's eight commits.
+    """Sets up a write-ahead log, which avoids a sync to disk at each of a run's eight commits.
 
-    A power cut may lose the last runs; the next update of MLflow writes them again.
+    A power cut may lose the last runs; the next update of MLflow rewrites them.
     """
     if database in _TUNED:
         return
@@ -98,7 +98,7 @@ def _sync_at_checkpoints(database: Path) -> None:
             return
         opened = connection.execute("PRAGMA database_list").fetchone()[2]
         if opened and Path(opened) == database.resolve():
-            # set first, because MLflow gives up without a message if the next pragma meets a lock
+            # set first, because MLflow gives up silently if the next pragma meets a lock
             connection.execute(f"PRAGMA busy_timeout={BUSY_SECONDS * 1000:.0f}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -121,8 +121,8 @@ def public_uri(uri: str) -> str:
 def reach_server(uri: str) -> None:
     """Raises TrackingError at once if no server answers, because MLflow's own retries take minutes.
 
-    Any answer of the server is accepted, even a request to log in. Certificates are checked by
-    MLflow's settings.
+    Any answer of the server is accepted, even a request to log in. Certificates are checked
+    according to MLflow's settings.
     """
     try:
         requests.get(
@@ -147,13 +147,13 @@ def reach_server(uri: str) -> None:
 
 
 def lock_file(uri: str, lock: Path, receipt: Path) -> Path:
-    """Returns the file to lock: `lock` for SQLite, a file beside the receipt for a server."""
+    """Returns the file to lock: `lock` for SQLite, a file in the receipt's folder for a server."""
     return receipt.with_suffix(".lock") if is_server(uri) else lock
 
 
 @contextmanager
 def hold_store(uri: str, *, lock: Path, receipt: Path) -> Iterator[None]:
-    """Locks a store for writing and logs waits; errors become TrackingErrors with a remedy."""
+    """Locks a store for writing and logs waits; converts errors to TrackingErrors with a remedy."""
     with (
         hold_lock(lock_file(uri, lock, receipt)),
         readable_errors(uri),
@@ -187,7 +187,7 @@ def hold_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def report_database_locks(database: Path | None) -> Iterator[None]:
-    """Warns if another program keeps a SQLite database locked, because SQL waits silently."""
+    """Warns if another program locks a SQLite database for long, because SQL waits silently."""
     if database is None:
         yield
         return
@@ -205,7 +205,7 @@ def _warn_of_wait(text: str, **options: Any) -> AbstractContextManager[None]:
 
 
 def is_locked(database: Path) -> bool:
-    """Returns True if a SQLite database is locked, so that another program cannot write now."""
+    """Returns True if a SQLite database is locked against writing."""
     if not database.is_file():
         return False
     try:
@@ -220,7 +220,7 @@ def is_locked(database: Path) -> bool:
 
 @contextmanager
 def readable_errors(uri: str) -> Iterator[None]:
-    """Turns errors of MLflow and its database into TrackingErrors: one line with the remedy."""
+    """Converts errors of MLflow and its database to TrackingErrors: one line with the remedy."""
     try:
         yield
     except (MlflowException, SQLAlchemyError, sqlite3.Error) as error:

@@ -1,7 +1,7 @@
 """Describes MLflow experiments and their views: columns, order, filter, groups and charts.
 
-Without a view, MLflow's table shows neither params nor metrics until a person picks columns. A view
-has the keys of the page's state in MLflow 3.17, without the assistant's panel.
+Without a view, MLflow's table shows neither params nor metrics until a person selects columns. A
+view has the keys of the page's state in MLflow 3.17, without the assistant's panel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dpprobe.results.best_private import from_one
 from dpprobe.results.cell_record import Measure
 from dpprobe.tracking.runs import AGAINST_EPSILON, BEST, CURVES, RunContents
 
-VIEW_KEY = "dpprobe"  # key of the view with which an experiment's page opens
+VIEW_KEY = "dpprobe"  # key of the default view of an experiment's page
 PRIVATE_VIEW = "dpprobe-private"  # key of the view of private cells at all epsilons
 ALL_VIEW = "dpprobe-all"  # key of the view of all cells
 BASELINES_VIEW = "dpprobe-baselines"  # key of the view of baselines and comparable cells
@@ -41,7 +41,7 @@ class ExperimentContents:
 
     Attributes:
       location: the folder of the experiment's artifacts; None if a server chooses the folder.
-      views: function from the metrics of other studies' runs in the experiment to views by key.
+      views: returns the views by key, given the metrics of other studies' runs in the experiment.
     """
 
     name: str
@@ -59,7 +59,7 @@ def cells_experiment(
 ) -> ExperimentContents:
     """Describes the experiment of a dataset's cells and baselines.
 
-    The page opens on the cells at the epsilon nearest to 1, so that accuracies are comparable.
+    The page first shows the cells at the epsilon nearest to 1, so that accuracies are comparable.
     """
     headline = f"test/{measure.headline}"
     others_shown = [f"test/{name}" for name in (*CURVES[measure.headline][1:], "auc")]
@@ -139,7 +139,7 @@ def summary_experiment(
 
 
 def studies_experiment(location: Path | None, run: RunContents) -> ExperimentContents:
-    """Describes the experiment of all studies; `run` gives the view its columns."""
+    """Describes the experiment of all studies; the view's columns come from `run`."""
 
     def make_views(other_metrics: Set[str]) -> dict[str, dict[str, Any]]:
         columns = best_columns(_logged_metrics([run]) | other_metrics)
@@ -178,7 +178,7 @@ def _distance(token: str) -> float:
 
 
 def best_columns(metrics: Iterable[str]) -> list[str]:
-    """Returns as many best private results as a view has columns, preferring epsilons near 1."""
+    """Returns best private results to fill a view's columns, preferring epsilons near 1."""
     epsilons: dict[str, list[str]] = {}  # by dataset
     for name in metrics:
         dataset, best, epsilon = name.partition(BEST)
@@ -199,7 +199,7 @@ def view_tag(key: str) -> str:
 
 
 def changed_view(view: Mapping[str, Any], present: str | None) -> str | None:
-    """Returns a view's new tag value, written as by MLflow 3.17; None if it is up to date."""
+    """Returns a view's new tag value, in the format of MLflow 3.17; None if it is up to date."""
     state = {name: value for name, value in view.items() if name != NAME}
     packed = zlib.compress(json.dumps(state, sort_keys=True).encode(), 9)
     wanted = {"name": view[NAME], "state": "deflate;" + base64.b64encode(packed).decode()}
@@ -214,7 +214,7 @@ def changed_view(view: Mapping[str, Any], present: str | None) -> str | None:
 
 
 def _make_view(params: Sequence[str], metrics: Sequence[str], order: str) -> dict[str, Any]:
-    """Makes a table: the first metric (so that it stays visible), params, then other metrics."""
+    """Makes a table: the first metric (so that it is always visible), params, other metrics."""
     columns = [
         *(f"metrics.`{name}`" for name in metrics[:1]),
         *(f"params.`{name}`" for name in params),
@@ -236,7 +236,7 @@ def _make_charts(name: str, kinds: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
     MLflow adds charts of other metrics, and names each chart after its metric. MLflow sorts
     sections by name, with accuracy before AUC, unless they are marked as reordered. MLflow also
-    sorts the charts of a section if its name begins their metrics' names, as test in test/accuracy.
+    sorts a section's charts if its name is a prefix of the metrics' names, as in test/accuracy.
 
     Args:
       kinds: for each chart, LINE or BAR, and the metric.

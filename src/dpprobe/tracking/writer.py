@@ -1,7 +1,7 @@
 """Writes, reuses, replaces and retires experiments and runs in MLflow.
 
-A run is never updated, because MLflow's params are immutable and a corrected metric may show an old
-value. A changed result gets a new run, and the old run is deleted once the new run is complete.
+Runs are never updated, because MLflow's params are immutable, and a corrected metric may show its
+old value. A changed result gets a new run; the old run is deleted once the new run is complete.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ TAG_LENGTH = 7900  # PostgreSQL refuses tags of more than 8000 characters
 
 
 class Writer:
-    """Brings a study's experiments up to date, and counts the runs that it writes and keeps.
+    """Brings a study's experiments up to date, and counts the runs that are written or reused.
 
     Attributes:
       location: the folder of the experiments' artifacts; None if a server chooses the folder.
-      created, replaced, kept: numbers of runs.
+      created, replaced, kept: numbers of created, replaced and reused runs.
       runs: the id of each result's run, by the result's key.
-      links: addresses of pages by the words to show, in the descriptions of runs and experiments.
+      links: URLs of pages by link text, for the descriptions of runs and experiments.
 
     Args:
-      changed: the ids of runs to write again, because somebody changed their params or metrics.
+      changed: the ids of runs to rewrite, because somebody changed their params or metrics.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class Writer:
         outdates: Callable[[str], bool] = lambda _: True,
         describe: bool = True,
     ) -> str:
-        """Brings one experiment up to date; returns the address of its page on the MLflow server.
+        """Brings one experiment up to date; returns the URL of its page on the MLflow server.
 
-        `outdates` tells by key if a result that `contents` lacks is out of date; by default yes.
+        `outdates(key)` is True if a result missing in `contents` is out of date; by default always.
         `describe` is False while a later call adds runs and links.
         """
         experiment = _find_experiment(self.client, wanted)
@@ -120,13 +120,13 @@ class Writer:
         for key, left in present.items():
             for run in left if outdates(key) else ():
                 self._mark_run(run, current=False)
-        # Views are written after runs: if two studies write at once, the later study sees all runs.
+        # Views are written after runs: if two studies write in parallel, the later sees all runs.
         now = self.client.get_experiment(experiment.experiment_id)
         for key, view in wanted.views(self._other_metrics(now)).items():
             tag = view_tag(key)
             if (value := changed_view(view, now.tags.get(tag))) is not None:
                 _set_tag(self.client, now, tag, value)
-        # in one paragraph, because MLflow's page of an experiment shows only the first
+        # one paragraph, because MLflow's experiment page shows only the first
         note = " ".join(filter(None, [wanted.note, self._list_links()]))
         if describe and now.tags.get(NOTE) != note:
             _set_tag(self.client, now, NOTE, note)
@@ -142,7 +142,7 @@ class Writer:
         return f"#/experiments/{experiment.experiment_id}/runs/{self.runs[key]}/artifacts{path}"
 
     def _link(self, note: str) -> str:
-        """Writes the links below the first paragraph of a description."""
+        """Inserts the links after the first paragraph of a description."""
         first, *rest = note.split("\n\n")
         return "\n\n".join(filter(None, [first, self._list_links(), *rest]))
 
@@ -188,7 +188,7 @@ class Writer:
             self.kept += 1
             self._mark_run(current, current=True)
             if current.data.tags.get(NOTE) != (note := fit_to_tag(self._link(item.note))):
-                # the pages have other addresses now
+                # the pages now have other URLs
                 self.client.set_tag(current.info.run_id, NOTE, note)
         else:
             current = self._create_run(experiment, item)
@@ -270,12 +270,12 @@ class Writer:
 
 @dataclass(frozen=True, kw_only=True)
 class Destination:
-    """The store of a study's runs, and the files beside it.
+    """The store of a study's runs, and its accompanying files.
 
     Attributes:
       artifact_root: folder of artifacts, unless a server chooses the folder.
       receipt: file written last, with the run of each result and the pages to open.
-      lock: a file beside a SQLite store, so that one process writes at a time. A server accepts
+      lock: the lock file of a SQLite store, so that one process writes at a time. A server accepts
         many writers at once, so only writers of one receipt wait for each other.
       commit: the workflow's commit, recorded in new runs; a changed commit replaces no run.
     """
@@ -351,7 +351,7 @@ def leave_receipt(
 
 
 def fit_to_tag(note: str, *, length: int = TAG_LENGTH) -> str:
-    """Shortens a note to whole lines that fit into a tag; adds where the full text is."""
+    """Shortens a note to whole lines that fit into a tag, and says where the full text is."""
     if len(note) <= length:
         return note
     whole, _, _ = note[:length].rpartition("\n")
@@ -421,10 +421,10 @@ def _set_tag(client: MlflowClient, experiment: Experiment, key: str, value: str)
 
 
 def repeat_call(call: Callable[[], None]) -> None:
-    """Makes a database call, and repeats the call once if the database refuses it.
+    """Makes a database call, and retries it once if the database refuses it.
 
     MLflow looks for a database row before it inserts the row. If another writer inserts an equal
-    row in between, the database refuses the second row. The repeated call finds the first row.
+    row in between, the database refuses the second row. The retry finds the first row.
     """
     try:
         call()

@@ -49,7 +49,7 @@ def list_audited(study: Study, *datasets: str) -> list[Cell]:
 
 
 def audit_faults(study: Study, audit: AuditOptions) -> Iterator[str]:
-    """Yields one line per fault in a study's options of audits."""
+    """Yields one line per fault in a study's audit options."""
     for name in audit.methods or study.methods:
         method = study.methods[name]
         if not method.private:
@@ -81,8 +81,8 @@ def list_attacked(study: Study, dataset: str) -> list[str]:
 
 
 def has_attacks(path: Path) -> bool:
-    """Returns True for an audit's record with attacks on real examples, or an unreadable record."""
-    if path.suffix != RECORD_SUFFIX:  # scores lie beside their record
+    """Returns True if an audit's record has attacks on real examples, or cannot be read."""
+    if path.suffix != RECORD_SUFFIX:  # a table of scores
         return False
     try:
         return read_json(path)["membership"] is not None
@@ -109,7 +109,7 @@ def _membership_places(study: Study) -> list[Place]:
 
 
 def _ceiling_audit(files: StudyFiles, place: Place) -> str | None:
-    """Returns the audit of the non-private ceiling on the same features, if the study audits it."""
+    """Returns the audit of the non-private baseline on these features, if the study audits it."""
     ceilings = (
         locate_audit(files, cell)
         for cell in list_audited(files.study, place["dataset"])

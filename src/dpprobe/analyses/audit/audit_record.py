@@ -76,7 +76,7 @@ class Bundle(RecordPart):
 
 
 class Test(RecordPart):
-    """A test, with its p-value under the claim; 0 or 1 if correct mechanisms always pass."""
+    """A test and its p-value under the claim; 0 or 1 if correct mechanisms always pass the test."""
 
     name: str
     p_value: float
@@ -90,19 +90,19 @@ class WhiteBox(RecordPart):
       canary, rows: descriptions of the canary and of the other training rows.
       group: number of equal canaries, which are all in the training data or all out.
       inside, outside: number of runs with the canaries, and of runs without canaries.
-      accuracy: the share of runs in which the test guesses right whether the canaries were in.
+      accuracy: the share of runs in which the test correctly guesses whether the canaries were in.
       epsilon_lower: the lower bound on epsilon, at `confidence`, without assumptions on the scores.
       holds: False if a test refutes the claim; by chance in 1 of 1,000 audits of correct claims.
       level: a p-value of at most `level` refutes the claim (Bonferroni over the tests).
-      number_factor: the audit detects with `probability` if the noise of a single number, such as
-        one bias in one step, is too small by this factor; None if the audit sees only weights.
+      number_factor: with `probability`, the audit detects a single number's noise, such as one
+        bias's in one step, that is too small by this factor; None if it sees only weights.
       noise_factor: the test shows that noise is at most the plan's noise times `noise_factor`.
       caught_factor: the test detects with `probability` noise that is too small by this factor,
         given the test's strength; None if no factor would be detected.
-      direct_epsilon_lower: the bound on epsilon from (epsilon, delta) alone, without the plan.
-      cut_caught: the tests of tails would refute noise that is cut at this many deviations; None if
-        the runs are too few. The replay finds cuts at up to 8 deviations.
-      replayed: what was compared with the reference, at full width.
+      direct_epsilon_lower: the bound on epsilon from only (epsilon, delta), without the plan.
+      cut_caught: the tests of tails would refute noise that is cut at this many standard
+        deviations; None if there are too few runs. The replay finds cuts at up to 8 deviations.
+      replayed: a description of the comparison with the reference, at full width.
       sensitivity_used: by mechanism, how much the canary changes a sum, divided by the sensitivity.
     """
 

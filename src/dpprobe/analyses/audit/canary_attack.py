@@ -1,8 +1,8 @@
-"""The strongest attack on a plan: guesses from all released values if canaries were trained on.
+"""The strongest attack on a plan: guesses from all releases if canaries were in the training data.
 
 In each run a fair coin decides between canaries and null rows, and a head is trained by the cell's
 method and plan. The attacker sees every noisy release, and knows everything except whether canaries
-are in. The attack's score is the log likelihood ratio of all releases of a run, canaries in against
+are in. The attack's score is the log likelihood ratio of all releases of a run: canaries in versus
 out. Given earlier releases, release t is Gaussian with standard deviation s_t around its sum with
 or without canaries. Replays of a run compute the sums with and without canaries (`transcripts`).
 With d_t as the difference of the two sums, the log likelihood ratio of release t is
@@ -15,15 +15,15 @@ k equal canaries, and the attacker knows the batch's other rows. A sampled relea
 log likelihood ratio of a mixture: log sum_j Binom(j; k, q) exp(j <.,.> / s_t^2 - j^2 |d_t|^2 / (2
 s_t^2)), with d_t for one canary.
 
-By Neyman and Pearson the best guess is "in" if the score is above 0. The number of right guesses is
-binomial, with a probability of at most (1 + total variation) / 2, for any distribution of scores.
+By the Neyman-Pearson lemma the best guess is "in" if the score is above 0. The number of right
+guesses is binomial, with probability at most (1 + total variation) / 2, for any score distribution.
 
 The canaries' class changes from run to run, so that each class has canaries. A replay also tests
 the head: given equal releases, heads trained with and without canaries must be equal, because a
 head may depend on the data only through the releases.
 
 Published heads are trained without an observer of the releases, partly by other code. So the audit
-trains one seed of each chunk of runs again without an observer, and compares the heads' bits.
+retrains one seed per chunk of runs without an observer, and compares the heads bit by bit.
 
 **Data.** A guarantee holds for every pair of data sets that differ in one unit, so an audit may
 choose the pair. No row of an audit is private. The data sets have the plan's n units, but most
@@ -79,7 +79,7 @@ OTHERS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The public facts of a cell's training examples: n units, features per row, classes.
+    """Public facts about a cell's training examples: n units, features per row, classes.
 
     A canary has `rows_per_unit` equal rows; other units have at most `rows_per_unit` rows.
     """
@@ -109,7 +109,7 @@ class Worlds:
     other_label: int = 1
 
     def change_rows(self, change: Callable[[TrainingSet], TrainingSet]) -> Worlds:
-        """Applies a change of a whole training set to both data sets."""
+        """Returns the two data sets, each changed by `change`."""
         absent, present = change(self.absent), change(self.present)
         assert present.features is not None
         return replace(self, absent=absent, present=present, canary=present.features[-1:])
@@ -190,7 +190,7 @@ def _training_set(
 
 @dataclass(frozen=True)
 class Replay:
-    """The tests of replayed fits, how heads differ without an observer, and what was compared."""
+    """Test results of replayed fits, the change of heads without an observer, and a description."""
 
     outcomes: tuple[Outcome, ...]
     head_change: float
@@ -212,7 +212,7 @@ class Runs:
       unobserved_change: the difference between one seed's heads with and without an observer.
       replay: the comparison of a release at full width with the reference, if it ran.
       noise: the results of the tests of noise.
-      reach: maps a level to the deviations at which cutting the noise is surely refuted, if any.
+      reach: maps a level to the largest cut of noise (in deviations) that tests surely refute.
     """
 
     members: npt.NDArray[np.bool_]
@@ -254,17 +254,17 @@ class Attack:
 
     @property
     def has_right_releases(self) -> bool:
-        """True if an unobserved fit has the releases of an observed one."""
+        """True if fits with and without an observer have equal releases."""
         return self.broken is None and self.change_sampler is None
 
     def hidden_recorder(self) -> Recorder | None:
-        """Returns what breaks releases that no audit observes; None outside such a control."""
+        """Returns a recorder that breaks unobserved releases; None without `broken_unobserved`."""
         return None if self.broken_unobserved is None else Recorder(self.broken_unobserved)
 
     def train_and_score(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_], progress: Progress
     ) -> Runs:
-        """Trains and scores a run for each of `members`."""
+        """Trains and scores one run per entry of `members`."""
         noise, count = NoiseTests(self.claim), len(seeds)
         runs = Runs(members=members, releases=np.empty(count), bundle=np.empty(count))
         for worlds, present, chunk in self._split_runs(seeds, members):
@@ -278,7 +278,7 @@ class Attack:
         return runs
 
     def compute_strength(self, seeds: Sequence[int]) -> float:
-        """Computes a mean over seeds: the root of the sum of |d_t|^2 / s_t^2 over releases t."""
+        """Computes sqrt(sum of |d_t|^2 / s_t^2 over releases t), as a mean over seeds."""
         worlds = self.worlds[0]
         with silent_progress():
             _, recorder = self._train_heads(worlds, seeds, present=False)
@@ -293,7 +293,7 @@ class Attack:
         return math.fsum(strengths) / len(strengths)
 
     def measure_changes(self, worlds: Worlds, seed: int) -> dict[str, Numbers]:
-        """Measures by how much the canaries change each release, divided by its sensitivity."""
+        """Returns how much the canaries change each release, divided by its sensitivity."""
         with silent_progress():
             _, recorder = self._train_heads(worlds, [seed], present=False)
             _, with_ = self._replay_heads(worlds, [seed], recorder.transcripts, present=True)
@@ -308,7 +308,7 @@ class Attack:
     def _split_runs(
         self, seeds: Sequence[int], members: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[Worlds, bool, list[int]]]:
-        """Yields a pair of data sets, if canaries are in, and indices of runs to train together."""
+        """Yields two data sets, True for canaries in, and indices of runs to train together."""
         most = _MOST_AT_ONCE
         if self.plan.selection is None:
             with silent_progress():

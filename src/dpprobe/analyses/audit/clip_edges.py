@@ -1,8 +1,8 @@
 """Moves clipping norms, so that a canary's gradient or row is just below, at or just above them.
 
-A clip that spares norms up to 1% above the clipping norm, and shortens longer ones, changes no sum
-of canaries far above the norm. Such a canary alone shows it: one at 1.005 of the norm changes its
-sum by 1.005 of the sensitivity.
+A faulty clip might leave norms up to 1% above the clipping norm unchanged, and shorten only longer
+ones. Canaries far above the clipping norm do not show this fault. But a canary at 1.005 times the
+clipping norm changes the sum by 1.005 times the sensitivity.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dpprobe.heads.gradient_options import GRADIENTS
 from dpprobe.heads.options import MethodOptions
 
 _GRADIENT, _ROW = "max_grad_norm", "max_row_norm"
-# A factor by which the clipping norm is raised, to measure a gradient that is not clipped.
+# The clipping norm is multiplied by this factor to measure an unclipped gradient.
 _RAISED = 64.0
 
 
@@ -42,7 +42,7 @@ def near_clip(
 
 
 def _set_clip(attack: Attack, head: MethodOptions, option: str, clip: float) -> Attack:
-    """Returns the attack with another clipping norm, whose sensitivities follow."""
+    """Returns the attack with another clipping norm, and the sensitivities that follow from it."""
     method: MethodOptions = head.model_copy(update={option: clip})
     sensitivities = {item.name: item.sensitivity for item in method.list_mechanisms(attack.plan.n)}
     mechanisms = tuple(

@@ -36,7 +36,7 @@ from dpprobe.privacy.sampling import Sampler
 UNCLIPPED, LONG = 8.0, 1000.0
 # Size of a leak, relative to the largest weight: far below the noise, above float32 rounding.
 _FAINT = 1e-6
-# Faults of long heads and many rows begin after these classes, features, rows and numbers.
+# Faults at full width affect only classes, features, rows and numbers after these positions.
 LATE_CLASS, LATE_FEATURE, LATE_ROW, LAST_ROW, _WORDS = 10, 160, 128, 1024, 1000
 _CLIPS = ("max_grad_norm", "max_row_norm")
 # Descriptions of the deliberate faults, by the name of the control.
@@ -89,7 +89,7 @@ class Control(NamedTuple):
 def make_controls(
     attack: Attack, shape: Shape, *, group: int, seed: int, made: MadeRows | None = None
 ) -> Iterator[Control]:
-    """Yields all controls (broken versions) of an attack's mechanism; `made` are replayed rows."""
+    """Yields all controls (broken versions) of an attack's mechanism; replays use rows `made`."""
     several = replace(shape, rows_per_unit=max(2, shape.rows_per_unit))
     heavy = make_worlds(several, group=group, length=LONG, seed=seed).change_rows(double_weights)
     changes: dict[str, dict[str, Any]] = {
@@ -143,7 +143,7 @@ def make_controls(
 
 
 def _list_inapplicable(attack: Attack, made: MadeRows | None) -> dict[str, Attack | str]:
-    """Returns why controls at full width do not apply, by name."""
+    """Maps each control at full width that does not apply to the reason."""
     reasons: dict[str, Attack | str] = {}
     rows, columns = (0, 0) if made is None else made.features.shape
     classes = 0 if made is None else made.num_classes
@@ -175,7 +175,7 @@ def _list_inapplicable(attack: Attack, made: MadeRows | None) -> dict[str, Attac
 
 
 def _loosen_clipping(attack: Attack, shape: Shape, *, group: int, seed: int) -> Attack | str:
-    """Makes the attack on rows clipped to several times the norm for which epsilon holds."""
+    """Makes an attack on rows clipped to several times the norm for which epsilon holds."""
     method = attack.method
     changes = {clip: UNCLIPPED * getattr(method, clip) for clip in _CLIPS if hasattr(method, clip)}
     if not changes:
@@ -330,7 +330,7 @@ def repeat_words(release: Release, _: list[Release]) -> torch.Tensor:
 
 
 class SharedBatches:
-    """Gives each batch of a sampler to two steps."""
+    """Uses each batch of a sampler in two steps."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
@@ -358,19 +358,19 @@ class PairedUnits:
         step = np.repeat(np.arange(steps), sizes)[units % 2 == 0]
         units = units[units % 2 == 0]
         pairs = np.stack([units, units + 1], axis=1)
-        # the last unit of an odd number has no other; no audit's canary is there
+        # with an odd number of units the last has no partner; it is never an audit's canary
         return pairs.ravel(), 2 * np.bincount(step, minlength=steps)
 
 
 class _PlacedData(Data):
-    """Rows of a sum, which may be copies, and which of them follow the 128th row of the fit."""
+    """Rows of a sum (possibly copies); `late` is True for rows after the fit's 128th row."""
 
     late: npt.NDArray[np.bool_]
 
 
 @contextmanager
 def lengthen_late_rows() -> Iterator[None]:
-    """Makes the heads' code clip rows after the 128th to a longer bound, in this process only."""
+    """Makes the heads' code clip rows after the 128th to a larger norm, in this process only."""
     make_design, add_rows, bounds = Design.__init__, ExactSums._add_rows, clipping.clip_bounds
     make_data = ExactSums._make_data
 
@@ -422,7 +422,7 @@ class _OneNoise:
 
 
 def add_counts(heads: Heads, data: TrainingSet, *, share: float | None = None) -> Heads:
-    """Adds the exact numbers of rows of each class to the biases.
+    """Adds each class's exact number of rows to the biases.
 
     Args:
       share: scales the counts relative to the largest weight; None adds the counts unscaled.

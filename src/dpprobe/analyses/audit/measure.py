@@ -5,7 +5,7 @@ has a guarantee, on synthetic rows. `membership` attacks real rows, if the study
 `membership`. An audit writes scores of attacks first and its record last. So an audit is complete,
 and is reused, if its record has an up-to-date fingerprint.
 
-Methods share an audit job, because a small audit mostly spends its time on starting Python. Each
+Methods share an audit job, because a small audit spends most of its time on starting Python. Each
 epsilon has a separate audit job, so that a cluster audits epsilons in parallel.
 """
 
@@ -72,7 +72,7 @@ def audit_cells(
 
     Raises:
       DataError: if a plan is for another job; raised before anything is trained.
-      DpprobeError: naming each method that failed, after all other methods have been audited.
+      DpprobeError: with all methods that failed, after all other methods have been audited.
     """
     store = FeatureStore(train)
     inputs = FitInputs(store, request.terms.unit)

@@ -18,9 +18,9 @@ together at most a tenth of all rows, and each with at most half the mean rows p
 
 The plan's trade-off curve bounds every guess of one coin (`privacy.trade_off`), whatever the other
 units are. The trade-off curve is concave in the false-positive rate, so it also bounds a
-threshold's mean rates over units and heads. A measured rate above the trade-off curve is chance if
-the rate's interval reaches the curve, else the guarantee is broken. A measured rate far below the
-curve only shows that the attack is weak.
+threshold's mean rates over units and heads. If a measured rate is above the curve but its interval
+reaches the curve, the excess may be chance. If the whole interval is above the curve, the guarantee
+is broken. A measured rate far below the curve only shows that the attack is weak.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ logger = logging.getLogger("dpprobe")
 
 Index = npt.NDArray[np.int64]
 
-# Rare classes have together at most share `_RARE_ROWS` of all rows, and each at most `_RARE_CLASS`
-# times the mean number of rows per class.
+# All rare classes together have at most the share `_RARE_ROWS` of all rows. Each rare class has at
+# most `_RARE_CLASS` times the mean number of rows per class.
 _RARE_ROWS, _RARE_CLASS = 0.1, 0.5
 
 RATES = (0.001, 0.01)
@@ -102,7 +102,7 @@ def attack_membership(
     Raises:
       ConfigError: if the head's engine takes no weights of rows.
       DataError: if the data has too few units or classes to attack.
-      PrivacyError: if the plan is not for this method on this data.
+      PrivacyError: if the plan was made for another method or other data.
     """
     _check_request(data)
     started = time.monotonic()
@@ -173,7 +173,7 @@ def _check_request(data: TrainingSet) -> None:
 
 
 def allowed_by(plan: Plan) -> Allowed:
-    """Computes the rates of the best attack that a plan allows; all 1 without a guarantee."""
+    """Computes the best rates that an attack can have under a plan; all 1 without a guarantee."""
     rates = np.minimum(_CURVE, 1.0).tolist()
     if not plan.private:
         return allow_everything(rates)
@@ -377,14 +377,14 @@ def train_and_look(
 def settle_choice(
     method: MethodOptions, plan: Plan, data: TrainingSet, *, seed: int
 ) -> MethodOptions:
-    """Returns the method with the regularisation penalty that cross-validation on all units chose.
+    """Returns the method with the regularisation penalty chosen by cross-validation on all units.
 
     A cross-validation for each head would take as long as ten fits of the head, and its choice
     would hardly depend on a single unit.
     """
     if len(getattr(method, "penalties", ())) < 2:
         return method
-    # `fit_heads` keeps the history, which has the chosen penalty, only if `record` is given.
+    # `fit_heads` returns the history, which has the chosen penalty, only if `record` is given.
     heads = fit_heads(method, data, plan, [derived_seed(seed, "choice")], record=lambda *_: None)
     return method.model_copy(update={"penalties": (heads.history[0]["penalty"],)})
 

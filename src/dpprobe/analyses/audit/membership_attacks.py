@@ -110,7 +110,7 @@ def _drop_head(values: npt.NDArray, head: int) -> npt.NDArray:  # type: ignore[t
 
 
 def _log_density(seen: Numbers, others: Numbers, chosen: Flags) -> Numbers:
-    """Computes log densities, up to a constant, of normals fitted to each unit's chosen heads."""
+    """Fits a normal to each unit's chosen heads; returns log densities up to a constant."""
     count = chosen.sum(axis=0)
     mean = np.where(chosen, others, 0.0).sum(axis=0) / np.maximum(count, 1)
     squares = np.where(chosen, np.square(others - mean), 0.0).sum(axis=0)

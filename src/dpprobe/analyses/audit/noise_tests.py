@@ -31,14 +31,14 @@ from dpprobe.privacy.plan import Plan
 
 Numbers = npt.NDArray[np.float64]
 
-# The most numbers of a mechanism's first release whose distribution is tested.
+# The largest number of noise numbers, from a mechanism's first release, that are tested.
 _MOST_NUMBERS = 1500
 _OFF_GRID = 1e-3
 # The most low bits of noise that are tested. A bit is a fair coin, up to 1e-130, if the deviation
 # is at least _FAIR times the bit's value.
 _MOST_BITS, _FAIR = 16, 8
-# Deviations at which noise may be cut. Noise is counted _MARGIN beyond, because a sum's rounding
-# puts about half of the numbers that are cut at 3 deviations just above 3.
+# Standard deviations at which noise may be cut. Counts begin _MARGIN above them, because a sum's
+# rounding moves about half of the numbers that are cut at 3 deviations to just above 3.
 TAILS, _MARGIN = (3.0, 4.0, 5.0), 1e-3
 
 
@@ -85,7 +85,7 @@ class NoiseTests:
 
     @property
     def reach(self) -> Callable[[float], float | None]:
-        """Maps a level to the largest of `TAILS` at which cutting any mechanism's noise refutes."""
+        """Maps a test level to the largest of `TAILS` at which cut noise is refuted."""
         tallies = self._tallies.values()
         return lambda level: max(
             (tail for tail in TAILS if all(tally.catches_cut(tail, level) for tally in tallies)),
@@ -115,8 +115,8 @@ class NoiseTests:
     def _test_batches(self) -> list[float]:
         """Returns p-values of batch sizes, of units' shares of batches, and of pairs in batches.
 
-        Disjoint pairs of draws are independent. So the number of pairs of consecutive batches that
-        a unit joins is binomial, like the number of pairs of units that join one batch.
+        Disjoint pairs of draws are independent. So two counts are binomial: how often a unit joins
+        both of two consecutive batches, and how often two units join one batch.
         """
         from scipy.stats import binom
 
@@ -139,7 +139,7 @@ class NoiseTests:
 
 
 class _Tally:
-    """Sums a mechanism's noise over runs, by release and coordinate; `block` gives shapes."""
+    """Sums a mechanism's noise over runs, by release and coordinate; `block` defines the shapes."""
 
     def __init__(self, block: Block, deviation: float) -> None:
         releases, sums = len(block.sums), block.sums[0]
@@ -212,7 +212,7 @@ class _Tally:
 
 
 def smallest_caught_share(freedom: int, statistics: int, level: float, power: float) -> float:
-    """Computes the share of planned variance below which noise is caught with probability `power`.
+    """Computes the share of the planned variance below which the test has power `power`.
 
     Args:
       freedom: degrees of freedom of the sum of squares; the number of runs for a single number.
@@ -245,7 +245,7 @@ def _test_extremes(size: int, below: float, above: float) -> float:
 
 
 def test_squares(values: Numbers, freedom: int) -> float:
-    """Tests sums of squares of a given number of standard normal values."""
+    """Tests sums of squares, each of `freedom` standard normal values."""
     from scipy.special import chdtr, chdtrc
 
     return _test_extremes(values.size, chdtr(freedom, values.min()), chdtrc(freedom, values.max()))
@@ -261,8 +261,8 @@ def _test_counts(counts: npt.NDArray[np.int64], trials: int, rate: float) -> flo
 def _test_tails(count: int, tail: float, numbers: int, spacing: float) -> float:
     """Tests how many normal numbers exceed `tail` deviations, in either direction.
 
-    The numbers are rounded to a grid of `spacing` deviations. So the probability that one exceeds
-    `tail` lies between those of `tail` plus and minus one step.
+    The numbers are rounded to a grid of `spacing` deviations. So the probability of exceeding
+    `tail` is between the normal distribution's values at `tail` plus and minus one step.
     """
     from scipy.special import ndtr
     from scipy.stats import binom

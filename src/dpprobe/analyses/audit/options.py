@@ -85,7 +85,7 @@ class AuditOptions(Options):
 
     @model_validator(mode="after")
     def _check_runs(self) -> AuditOptions:
-        # Even a test that is right in all runs proves only accuracy `best`, and guessing has 1/2.
+        # A test that is right in all runs proves only accuracy `best`; guessing has accuracy 1/2.
         best = (1 - self.confidence) ** (1 / self.runs)
         if best <= 0.5:
             fewest = math.floor(math.log(1 - self.confidence) / math.log(0.5)) + 1

@@ -1,19 +1,19 @@
 """The strongest test that a plan allows, with the planned noise and with less or more noise.
 
-A fair coin decides whether the canary is in. A test chosen before the runs guesses it with a
+A fair coin decides whether the canary is in. A test chosen before the runs guesses the coin with a
 probability of at most (1 + TV) / 2. TV is the total variation between the releases with and without
-the canary. A plan with all noise multipliers times f has total variation TV(f), which falls with f.
-A test that is right more often than TV(f) allows rejects noise of at least f times the plan's. The
-plan with the largest f that is not rejected has an epsilon, which is a lower bound on the
-mechanism's epsilon if only the noise differs from the plan. The bound assumes nothing about scores.
+the canary. If a plan's noise multipliers are multiplied by f, its total variation TV(f) falls with
+f. A test that is right more often than TV(f) allows rejects noise of at least f times the plan's.
+The epsilon of the plan with the largest f that is not rejected is a lower bound on the mechanism's
+epsilon, if only the noise differs from the plan. The bound assumes nothing about scores.
 
 - **No mechanism samples its rows.** TV = 2 Phi(mu / (2 f)) - 1, exact (Dong, Roth and Su 2022).
 - **Some mechanisms sample their rows.** TV is the delta at epsilon 0 of the privacy loss
   distribution, whose grid overestimates TV and the largest f. For each f,
   `accountants.epsilon_below` computes an epsilon that is never above the truth, so the lower bound
   on epsilon stays valid.
-- **A selection among trials** has one (epsilon, delta), and no price for other factors of noise.
-  The lower bound is the smallest epsilon that satisfies the corner of the trade-off curve,
+- **A selection among trials** has one (epsilon, delta), and no known epsilon for other noise. The
+  lower bound is the smallest epsilon that satisfies the inequality at the trade-off curve's corner,
 
       accuracy <= (exp(epsilon) + delta) / (1 + exp(epsilon)).
 
@@ -32,7 +32,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy import accountants, noise_calibration
 from dpprobe.privacy.plan import Mechanism, Plan
 
-# The relative precision of the search for a factor of noise, of which each step is slow.
+# The relative precision of the search for a factor of noise; each step of the search is slow.
 _TOLERANCE = 1e-3
 # With little noise, the grid of a privacy loss distribution would outgrow memory. So the search
 # reduces noise in short steps, and stops at a true epsilon of about 100 (a rough estimate of 250).
@@ -58,7 +58,7 @@ class PlanFamily:
 
     @property
     def has_price(self) -> bool:
-        """True if the plan has noise, and an epsilon for each factor of noise."""
+        """True if the plan has noise, and an epsilon can be computed for any factor of noise."""
         return self.plan.private and self.plan.selection is None
 
     @cached_property
@@ -79,7 +79,7 @@ class PlanFamily:
         return compute_separation(self.total_variation())
 
     def total_variation(self, factor: float = 1.0) -> float:
-        """Computes the total variation that the plan allows with `factor` times its noise.
+        """Returns the total variation that the plan allows if its noise is multiplied by `factor`.
 
         The result is exact if no mechanism samples its rows, else an upper bound; 1 without noise.
         For a selection among trials, the bound holds only for factor 1.
@@ -94,7 +94,7 @@ class PlanFamily:
         return _sampled_variation(self._scale_noise(factor), self.plan.delta, self.group)
 
     def compute_epsilon(self, factor: float = 1.0) -> float:
-        """Computes a lower bound on epsilon, at the plan's delta, with `factor` times the noise.
+        """Returns a lower bound on epsilon at the plan's delta, with noise multiplied by `factor`.
 
         The bound is infinite for factor 0. The plan must have a price (`has_price`).
         """
@@ -170,7 +170,7 @@ def caught_factor(
     *,
     strength: float = 1.0,
 ) -> float:
-    """Computes the factor f > 1 by which noise must be too small for an audit to reject the plan.
+    """Returns the f > 1 such that an audit rejects the plan if noise is too small by the factor f.
 
     If the noise is 1 / f times the plan's, the test rejects the plan at `confidence` with the given
     probability. The result is NaN for too few runs, a selection among trials, or no noise at all.
@@ -196,7 +196,7 @@ def caught_factor(
 
 
 def _fewest_that_reject(accuracy: float, runs: int, confidence: float) -> int | None:
-    """Returns the fewest right runs that prove more than an accuracy; None if all are too few."""
+    """Returns the fewest correct runs that prove a larger accuracy; None if all are too few."""
     needed = bisect_left(
         range(runs + 1), True, key=lambda k: accuracy_lower_bound(k, runs, confidence) > accuracy
     )
@@ -204,7 +204,7 @@ def _fewest_that_reject(accuracy: float, runs: int, confidence: float) -> int | 
 
 
 def compute_separation(total_variation: float) -> float:
-    """Computes the distance mu between two standard normal distributions of a total variation."""
+    """Computes the distance mu of two standard normal distributions from their total variation."""
     from scipy.special import erfinv
 
     return math.sqrt(8) * float(erfinv(min(total_variation, 1.0)))

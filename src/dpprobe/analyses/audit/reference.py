@@ -1,11 +1,11 @@
-"""A second computation of a release, slow and plain, that shares no code with the first.
+"""A second, slow and simple implementation of releases, which shares no code with the first.
 
 The functions follow docs/accounting.md and the docstrings of the heads and of
 `privacy.rounded_gaussian`. They compute the random words of a seed, its noise, Poisson batches, and
 the sums over rows. An audit compares each released number with the reference (`replay`).
 
-Sums are whole numbers of steps. Two right programs may round a row's number to neighbours if it
-lies within rounding of a whole number. So a sum may differ by one step in each number of each row,
+Sums are whole numbers of steps. If a row's number is halfway between two steps up to rounding, two
+correct programs may round it differently. So sums may differ by one step for each row and number,
 about 2^-17 of a bound (`Sum.slack`). Sums are nearly always equal.
 """
 
@@ -29,15 +29,15 @@ Numbers = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
 Bend = Callable[[str, int, Words], None]
 
-# Shares by which rows and gradients are shorter than their bounds, for heads of second moments and
-# for heads of gradient steps.
+# Rows and gradients are shorter than their bounds by these shares: in heads of second moments, and
+# in heads of gradient steps.
 SHORT, SHORT_STEPS = 2.0**-22, 2.0**-30
-# Relative rounding of float32 numbers that PyTorch adds in an order of its own.
+# Relative rounding error of float32 sums, because PyTorch may add in another order.
 LOOSE = 2.0**-18
 
 
 class Stream:
-    """The words of AES-256 in counter mode; `bend` may change them, as in the audited fit."""
+    """The words of AES-256 in counter mode; `bend` changes some words, as in the audited fit."""
 
     def __init__(self, key: bytes, name: str, bend: Bend) -> None:
         self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
@@ -86,7 +86,7 @@ def divide_area() -> Pieces:
 
 
 class RoundedNormals:
-    """The whole numbers round(deviation Z) of one seed's mechanism, from its keystream."""
+    """The noise numbers round(deviation * Z) of one seed and mechanism, from the keystream."""
 
     def __init__(self, seed: int, use: str, bend: Bend) -> None:
         key = derive_key(seed, use)
@@ -95,9 +95,9 @@ class RoundedNormals:
         self._drawn = 0
 
     def draw_numbers(self, count: int, deviation: float, most: int) -> tuple[Any, Any]:
-        """Returns the next numbers, int64 [count], and which of them are computed.
+        """Returns the next numbers, int64 [count], and flags of those that are computed.
 
-        After `most` numbers, only the numbers of one word are computed, 98 in 100.
+        After `most` numbers, only numbers that take a single word are computed, 98 in 100.
         """
         self._drawn += count
         cells = np.array(divide_area().shares)
@@ -157,7 +157,7 @@ class RoundedNormals:
 
 
 def is_below(y: Fraction, x: Fraction) -> bool:
-    """Compares a height y with the density at x."""
+    """Returns True if the height y is below the normal density at x."""
     scale = divide_area().scale
     density = float(scale) * math.exp(-(float(x) ** 2) / 2)
     if abs(float(y) - density) > 1e-9 * density:
@@ -169,7 +169,7 @@ def is_below(y: Fraction, x: Fraction) -> bool:
 
 
 def open_bits(seed: int, name: str) -> np.random.SFC64:
-    """Returns the stream of a seed's part that needs no cipher."""
+    """Returns a seed's random stream of a given name, for uses that need no cipher."""
     digest = hashlib.sha256(seed.to_bytes(16, "big") + name.encode()).digest()
     return np.random.SFC64(np.random.SeedSequence(int.from_bytes(digest[:16], "big")))
 
@@ -177,8 +177,8 @@ def open_bits(seed: int, name: str) -> np.random.SFC64:
 class FloatNormals:
     """The float32 normals of `engine: closed_form`: see `privacy.float32_noise`.
 
-    Box and Muller's transform of words of 32 generators SFC64. A further generator refines small
-    radii.
+    They are the Box-Muller transform of words from 32 SFC64 generators. One more generator refines
+    small radii.
     """
 
     def __init__(self, seed: int) -> None:
@@ -203,7 +203,7 @@ class FloatNormals:
         return word
 
     def draw_numbers(self, count: int) -> Numbers:
-        """Draws a step's numbers, of deviation 1."""
+        """Draws the standard normal numbers of one step."""
         pairs = -(-count // 64) * 32
         words = np.concatenate([self._next(self._lanes) for _ in range(pairs // 32)])
         radii, angles = (
@@ -223,9 +223,10 @@ class FloatNormals:
 
 
 class Batches:
-    """The Poisson batches of one seed: row i joins if the digits of a uniform are below the rate's.
+    """The Poisson batches of one seed: row i joins if a uniform number is below the rate.
 
-    Each word has the next binary digit of 64 rows. `drawn` rows were decided.
+    Numbers are compared by digits; a word has the next binary digit of 64 rows. `drawn` counts
+    decided rows.
     """
 
     def __init__(self, seed: int, rows: int, rate: float) -> None:
@@ -254,7 +255,7 @@ class Batches:
 
 
 class FloatBatches:
-    """The Poisson batches of `engine: closed_form`, by geometric distances; see `Batches`."""
+    """The Poisson batches of `engine: closed_form`, from geometric gaps between joining rows."""
 
     def __init__(self, seed: int, rows: int, rate: float) -> None:
         self._generator = np.random.Generator(open_bits(seed, "sampling"))
@@ -289,12 +290,12 @@ def factor_bits(n: int) -> int:
 
 
 def power_of_two(longest: float, bits: int) -> float:
-    """Returns the power of two of which 2^bits exceed `longest`."""
+    """Returns the smallest power of two that exceeds `longest` when multiplied by 2^bits."""
     return 2.0 ** (math.frexp(longest)[1] - bits)
 
 
 class Sum(NamedTuple):
-    """A sum over rows in steps, the value of one step, and how much the sum may differ."""
+    """A sum over rows in steps, the value of one step, and the sum's tolerance in steps."""
 
     steps: Numbers
     step: float
@@ -307,19 +308,19 @@ class Sum(NamedTuple):
 
 
 def add_products(left: Numbers, right: Numbers, step: float) -> Sum:
-    """Sums the products of rows' factors [rows, K] and entries [rows, m]: [K, m]."""
+    """Sums, over rows, the outer products of factors [rows, K] and entries [rows, m]: [K, m]."""
     slack = np.abs(left).sum(0)[:, None] + np.abs(right).sum(0) + len(left)
     return Sum(left.T @ right, step, slack)
 
 
 def add_squares(rows: Numbers, factors: Numbers, step: float) -> Sum:
-    """Sums f x x^T over rows x, of which the root of f multiplies each."""
+    """Sums f x x^T over rows x, by multiplying each row by the square root of its factor f."""
     rows = np.trunc(rows * np.sqrt(factors)[:, None])
     return add_products(rows, rows, step)
 
 
 def fair_weights(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """Returns the largest float32 weight of each of m rows whose sum over them is at most 1."""
+    """Returns, for each m in `sizes`, the largest float32 weight w such that m w is at most 1."""
     weights = (1 / sizes).astype(np.float32)
     over = [
         Fraction(float(one)) * size > 1 for one, size in zip(weights, sizes.tolist(), strict=True)
@@ -332,7 +333,7 @@ def norms_of(rows: npt.NDArray[Any]) -> Numbers:
 
 
 def divide(bound: float, lengths: Numbers, by_zero: float = math.inf) -> Numbers:
-    """Divides a bound by lengths of 0 or more."""
+    """Divides a bound by non-negative lengths; the result for length 0 is `by_zero`."""
     return np.divide(bound, lengths, out=np.full(lengths.shape, by_zero), where=lengths > 0)
 
 
@@ -355,7 +356,7 @@ class Rows(NamedTuple):
     usable: npt.NDArray[np.bool_]
 
     def scaled(self, scale: npt.NDArray[Any], shift: npt.NDArray[Any]) -> Numbers:
-        """Returns float64 [rows, d] with other scales and shifts."""
+        """Returns the rows, float64 [rows, d], normalised with other scales and shifts."""
         features, centre = self.features.astype(np.float64), self.centre.astype(np.float64)
         moved = shift.astype(np.float64)[:, None] * centre
         return np.asarray(scale.astype(np.float64)[:, None] * features - moved)
@@ -374,7 +375,7 @@ class Rows(NamedTuple):
 
 
 def plain_rows(features: npt.NDArray[np.float32]) -> Rows:
-    """Returns rows as they are; rows of NaN, infinity, huge or tiny numbers become null rows."""
+    """Returns unnormalised rows; rows with NaN, infinite, huge or tiny numbers become null rows."""
     with np.errstate(invalid="ignore", over="ignore"):
         lengths = norms_of(features)
         usable = (lengths <= 1e18) & ((lengths == 0) | (lengths >= 1e-20))
@@ -399,7 +400,7 @@ def centred_rows(rows: Rows, centre: npt.NDArray[np.float32]) -> Rows:
 
 
 class Clipped(NamedTuple):
-    """Rows of norm at most `longest` with a constant: see `heads.clipped_row_options`."""
+    """Clipped rows with a constant, of norm at most `longest`: see `heads.clipped_row_options`."""
 
     rows: Rows
     scale: npt.NDArray[np.float32]

@@ -2,15 +2,15 @@
 
 The replayed fits have the cell's dimension, classes and n. They have more rows than a block, units
 of up to 50 rows, rows above and below every clipping norm, and unusable rows. Two seeds train
-together, once observed and once as in a release. The reference computes each sum from the same rows
-and weights, and each noise number and Poisson batch from the same random words. So a difference is
-a fault, and never chance. The head shows its weights between releases (`Releases.show_values`).
-They follow from earlier releases, and a sum must be right for any weights. At small weights all
-gradients of rows of norm 1 may be shorter than the clipping norm. Heads of such rows therefore
-begin at large random weights, which give many rows a wrong class (`begin_apart`).
+together, once observed and once as in a release. The reference computes each sum from equal rows
+and weights, and each noise number and Poisson batch from equal random words. So a difference is
+always a fault, never chance. The head shows its weights between releases (`Releases.show_values`).
+The weights follow from earlier releases, and a sum must be correct for any weights. With small
+weights, all gradients of rows of norm 1 may be shorter than the clipping norm. Heads of rows of
+norm 1 therefore begin at large random weights, which misclassify many rows (`begin_apart`).
 
-Some random words of the noise are changed, in the fit and in the reference. So some numbers lie
-beyond 8 deviations, where random words would give one in 10^15.
+Some random words of the noise are changed, in the fit and in the reference, so that some numbers
+exceed 8 deviations. Unchanged random words would give about one such number in 10^15.
 
 Sums and noise of `engine: closed_form` are compared up to float32 rounding.
 """
@@ -59,30 +59,30 @@ from dpprobe.privacy.sampling import Sampler
 from dpprobe.progress import silent_progress
 from dpprobe.training.public_file_check import SYNTHETIC_ROWS
 
-# At least as many rows, and more than two blocks of float64 rows of 4 MiB.
+# The number of rows: at least _FEWEST_ROWS, and more than two blocks of float64 rows of 4 MiB.
 _FEWEST_ROWS, _MOST_ROWS, _BLOCKS = 1100, 20_000, 2.2 * 2**22
-# Rows per unit of privacy, in turn; a class that no row has; unusable rows.
+# Rows per unit of privacy, in turn; a class without rows; features of unusable rows.
 _SIZES, _EMPTY = (50, 1, 2, 3, 1, 5, 2, 1, 4, 2), 1
 _UNUSABLE = (np.nan, np.inf, 1e30, 1e-30, 0.0)
-# Limits of the comparison: noise numbers of a mechanism that take several words, products of sums,
-# and draws of Poisson samples.
+# Limits of what is compared: noise numbers of a mechanism that take several words, products of
+# sums, and draws of Poisson samples.
 _NUMBERS, _PRODUCTS, _DRAWS = 10**6, 2 * 10**10, 2 * 10**7
-# Words of each stream that may be bent.
+# The number of words of each stream that may be bent.
 _BENT = 2**16
-# Relative rounding of float32 sums.
+# Relative rounding error of float32 sums.
 _FLOATS = 1e-4
-# The standard deviation of first weights, for logits that are far apart on rows of norm 1.
+# The standard deviation of initial weights, so that logits on rows of norm 1 are far apart.
 _APART = 10.0
 SUMS, NOISE, BATCHES = "replayed_sums", "replayed_noise", "replayed_batches"
-# Releases with one row per class, which are no symmetric matrices even if they are square.
+# Releases with one row per class, which are not symmetric even if they are square.
 TABLES = (GRADIENTS, TARGETS, CLASS_SUMS)
 
 
 def bend_words(name: str, place: int, words: ref.Words) -> None:
     """Changes some early words, so that one number in 40 lies in the tail beyond 8 deviations.
 
-    A bent word chooses the last pieces of the sampler's table, some at their left end. Half of the
-    further words choose the tail among these pieces.
+    A bent word selects the last pieces of the sampler's table, some at their left end. Half of the
+    further words select the tail among these pieces.
     """
     places = np.arange(place, place + len(words))
     if name == "words":
@@ -109,7 +109,7 @@ class _BentKeystream(Keystream):
 
 
 class BentEntropy(SeededEntropy):
-    """The random words of seeds; the words of noise are bent."""
+    """The random words of seeds, with bent words for noise."""
 
     def open_keystream(self, seed: int, use: str) -> Keystream:
         kind = _BentKeystream if use.startswith("noise of ") else Keystream
@@ -118,7 +118,7 @@ class BentEntropy(SeededEntropy):
 
 @dataclass(frozen=True, kw_only=True)
 class MadeRows:
-    """Made-up rows: features float32 [rows, d], labels [rows] or [rows, K], rows per unit."""
+    """Synthetic rows: features float32 [rows, d], labels [rows] or [rows, K], rows per unit."""
 
     features: npt.NDArray[np.float32]
     labels: npt.NDArray[Any]
@@ -134,7 +134,7 @@ class MadeRows:
         sizes = np.resize(_SIZES if grouped else 1, min(plan.n, most))
         sizes = sizes[: max(2, int(np.searchsorted(sizes.cumsum(), most)) + 1)]
         rows = int(sizes.sum())
-        # Squares of these features have the same float64 sum in any order.
+        # Squares of these features have equal float64 sums in any order.
         features = generator.integers(-127, 128, (rows, dimension)).astype(np.float32)
         features *= np.exp2(generator.integers(-20, 0, rows)).astype(np.float32)[:, None]
         for place, value in zip(range(7, rows, 97), _UNUSABLE, strict=False):
@@ -158,7 +158,7 @@ class MadeRows:
 
 
 class Expected:
-    """Computes by the reference the releases of one seed of a method from synthetic rows.
+    """Computes one seed's releases with the reference, from a method and synthetic rows.
 
     `batches` has the units of the next Poisson samples.
     """
@@ -184,7 +184,7 @@ class Expected:
         self._set_rows(self._normalise_alone())
 
     def see_values(self, name: str, values: npt.NDArray[Any]) -> None:
-        """Takes values that the head computes from releases."""
+        """Updates the state with values that the head computed from releases."""
         if name == "weights":
             self._weights = values.astype(np.float64)
         elif name == kinds.CENTRE:
@@ -205,7 +205,7 @@ class Expected:
             self._set_rows(self._whiten_rows(values))
 
     def sum_release(self, name: str, units: Index | None) -> Sum:
-        """Returns what a release must sum, over all units or a sample.
+        """Returns the correct sum of a release, over all units or a sample.
 
         Raises ConfigError for a mechanism without a reference.
         """
@@ -244,7 +244,7 @@ class Expected:
         self._rows, self._kept = rows, None
 
     def _normalise_alone(self) -> ref.Rows:
-        """Normalises each row by itself; means within a row by the audited code, row by row."""
+        """Normalises each row separately; layer and group norms by the audited code, row by row."""
         spec, rows = self._method.normalize, self._plain
         if isinstance(spec, kinds.LayerNorm | kinds.GroupNorm):
             alone = [Transform(spec)(torch.from_numpy(row[None])) for row in rows.features]
@@ -262,7 +262,7 @@ class Expected:
         return ref.unit_rows(self._plain.with_features(values))
 
     def _multiply(self, whole: Numbers, head: Numbers, unit: Numbers) -> Numbers:
-        """Returns products of rows in steps of `unit` [rows] with a head [K, m] on its own grid."""
+        """Multiplies rows, in steps of `unit` [rows], by a head [K, m] rounded to its own grid."""
         longest = float(ref.norms_of(head).max())
         bits = ref.product_bits(1) - ref.entry_bits(self._n) - 1
         step = ref.power_of_two(longest, bits) if longest >= 1e-150 else 1.0
@@ -293,7 +293,7 @@ class Expected:
         return self._multiply(whole, head[:, :-1], np.full(len(self._all), step)) + head[:, -1]
 
     def _sum_gains(self) -> Sum:
-        """Sums by how much more often the second head of a pair is right than the first."""
+        """Sums, over rows, the second head's correct predictions minus the first head's."""
         right = [
             self._hot[np.arange(len(self._hot)), self._score_rows(self._centred, head).argmax(1)]
             for head in self._pair
@@ -321,7 +321,7 @@ class Expected:
         return kept
 
     def _sum_squares(self) -> Sum:
-        """Sums outer products of clipped rows; for Hessians times their curvatures."""
+        """Sums outer products of clipped rows, multiplied by curvatures for Hessians."""
         whole, step, _, _ = self._clip_rows()
         factors, scale = self._shares, 1.0
         if isinstance(self._method, NewtonOptions):
@@ -365,7 +365,7 @@ class Expected:
         return self._claim.find_mechanism(GRADIENTS).sensitivity
 
     def _sum_gradients(self) -> Sum:
-        """Sums clipped gradients of heads of second moments, as v u^T of unit rows u."""
+        """Sums clipped gradients of second-moment heads as outer products v u^T with unit rows."""
         options, newton = self._options, isinstance(self._method, NewtonOptions)
         scale = options.gradient_scale(self._classes) if newton else 1.0
         clip, sigmoid = self._clip() * scale, options.loss == "sigmoid"
@@ -381,7 +381,7 @@ class Expected:
         return ref.add_products(factors, whole, entry * step / scale)
 
     def _sum_steps(self, chosen: Any) -> Sum:
-        """Sums clipped gradients of `engine: exact`, as v u^T of unit rows u."""
+        """Sums clipped gradients of `engine: exact`, as outer products v u^T with unit rows u."""
         options, constant, short = self._options, self._options.constant, 1 - ref.SHORT_STEPS
         clip = self._clip() / constant * short
         entry = ref.power_of_two(short, ref.entry_bits(self._n))
@@ -416,7 +416,7 @@ class Expected:
 
 
 class Checker(Observer):
-    """Compares each release of a fit with what the reference expects.
+    """Compares each release of a fit with the reference's release.
 
     Attributes:
       differing: the kinds of numbers that differ: SUMS, NOISE, BATCHES.
@@ -483,7 +483,7 @@ class Checker(Observer):
             self.differing.add(SUMS)
 
     def _has_noise(self, name: str, seed: int, noisy: Numbers, sums: Numbers, step: float) -> bool:
-        """Returns True if noisy sums in steps have the noise of the seed's next words."""
+        """Returns True if noisy sums in steps have exactly the noise of the seed's next words."""
         noise = np.rint(noisy - sums)
         if (np.abs(noisy - np.rint(noisy)) > 1e-3 + np.abs(noisy) * 2.0**-51).any():
             return False
@@ -519,7 +519,7 @@ class Checker(Observer):
         return self._seen.total()
 
     def list_results(self) -> tuple[Outcome, ...]:
-        """Returns the tests of sums, noise and batches; a release that is not seen has no noise."""
+        """Returns the tests of sums, noise and batches; an unseen release fails the noise test."""
         for item in self._claim.mechanisms:
             planned, seen = item.count * len(self._expected), self._seen[item.name]
             if not seen or seen % planned:  # a release may have a part for each class
@@ -530,7 +530,7 @@ class Checker(Observer):
 
 @dataclass
 class _CheckedSampler:
-    """Draws batches, and compares the first ones with the reference's."""
+    """Draws batches, and compares the first batches with the reference's."""
 
     checker: Checker
     sampler: Sampler
@@ -548,7 +548,7 @@ class _CheckedSampler:
 
 
 def begin_apart(method: MethodOptions) -> MethodOptions:
-    """Begins a head's steps at large random weights, if rows have norm 1."""
+    """Returns the method with large random initial weights, if rows have norm 1."""
     head = method.trained_head
     if not isinstance(head, GradientOptions) or not head.has_unit_rows:
         return method
@@ -557,10 +557,10 @@ def begin_apart(method: MethodOptions) -> MethodOptions:
 
 
 def replay_release(attack: Attack, stated: MethodOptions, made: MadeRows, seed: int) -> Replay:
-    """Replays fits of an attack's method by two seeds; `stated` is the method that is claimed.
+    """Replays fits of an attack's method with two seeds; `stated` is the claimed method.
 
-    A search publishes one trial's head. Its base is replayed with its own options, with a trial's
-    noise.
+    A search publishes one trial's head. So for a search, the base method is replayed with its own
+    options and the noise of a trial.
     """
     if isinstance(stated, TunedOptions) and isinstance(attack.method, TunedOptions):
         plan = _plan_base(attack.method.base, attack.plan)

@@ -48,7 +48,7 @@ Tested = tuple[AuditRecord, WhiteBox]
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records; returns one part of the report per dataset, with audits and attacks."""
+    """Reads records; returns the section's parts, one per dataset, with audits and attacks."""
     records = sorted(
         map(AuditRecord.read, paths),
         key=lambda item: (item.backbone, item.method, budget_order(item.epsilon)),
@@ -96,7 +96,7 @@ def plot_audit(*, audits: Sequence[Path], dataset: str) -> Figure:
     style.label_outer_panels(grid, "lower bound on ε (log scale)")
     figure.legend(handles=_make_handles(looks), loc="outside right upper", handlelength=2.2)
     boxes = [box for _, box in tested]
-    # `panels=1` gives the long caption a line of its own, even above several panels.
+    # `panels=1` puts the long caption on a separate line, even above several panels.
     style.title_figure(
         figure, f"{dataset}: bounds of audits against claims", _describe_power(boxes), panels=1
     )
@@ -111,7 +111,7 @@ def _draw_bounds(
     marker: str,
     ends: tuple[float, float],
 ) -> None:
-    """Draws a method's bounds at claims times `aside`; a bound beyond `ends` is a triangle."""
+    """Draws a method's bounds at x = claim * `aside`; a bound beyond `ends` is a triangle."""
     foot, top = ends
     for record, box in items:
         place = [record.claim.epsilon_target * aside]
@@ -141,7 +141,7 @@ def _draw_bounds(
 
 
 def _claim_line(axes: Axes, claims: Sequence[float], limits: tuple[float, float]) -> None:
-    """Draws claims as a line of steps, and shades bounds that no correct mechanism has."""
+    """Draws claims as a step line, and shades bounds that are impossible for correct mechanisms."""
     between = [math.sqrt(low * high) for low, high in pairwise(claims)]
     ends = [claims[0] / 1.5, claims[-1] * 1.5]
     edges = [ends[0], *between, ends[1]]
@@ -232,7 +232,7 @@ def membership_roc(
 ) -> Figure:
     """Draws the attacks on a cell's heads on logarithmic axes, one colour per attack.
 
-    The shaded area is impossible under the plan: more true positives than the best attack. Bands
+    Points in the shaded area are impossible under the plan: they exceed the best attack. Bands
     are 95% intervals. Curves begin at the lowest rate with enough false positives.
 
     Args:

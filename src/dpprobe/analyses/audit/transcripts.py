@@ -1,9 +1,9 @@
 """Records the releases of a fit, and replays the releases on another training set, for audits.
 
-The attacker sees every release, and knows all about the rows except whether the canary is in. A
-head's computation between two releases is a function of its earlier releases and the rows. So the
-attacker can compute the sums before noise, with and without the canary: the attacker trains on both
-data sets, and replaces each newly drawn output by the observed output. The attack works for any
+The attacker sees every release, and knows everything about the rows except whether the canary is
+in. A head's computation between two releases depends only on its earlier releases and the rows. So
+the attacker can compute the sums before noise, with and without the canary, by training on both
+data sets and replacing each newly drawn output by the observed output. The attack works for any
 kind of head, and detects every change that a canary causes, expected or not.
 """
 
@@ -27,7 +27,7 @@ Index = npt.NDArray[np.int64]
 class Release(NamedTuple):
     """The sums of a mechanism before noise, and the output with noise, for one seed.
 
-    `step` is the spacing of their grid; None for float32 sums.
+    Sums and output are multiples of `step`; None for float32 sums.
     """
 
     name: str
@@ -132,7 +132,7 @@ class Recorder(Observer):
 
 
 class SeenBatches:
-    """The batches of a sampler, and how often units join, alone and together.
+    """The batches of a sampler, with counts of how often units and pairs of units join.
 
     Attributes:
       sizes: the size of each batch.
@@ -153,7 +153,7 @@ class SeenBatches:
         counts = np.bincount(units, minlength=len(self.unit_counts))
         counts[: len(self.unit_counts)] += self.unit_counts
         self.unit_counts = counts
-        # Each (step, unit) has a number of its own; the block's first step is 1, after the last.
+        # Each (step, unit) gets a unique number. The block's first step is 1; the step before is 0.
         stride = len(counts) + 1
         step = np.concatenate(
             [np.zeros(len(self._last), np.int64), np.arange(steps).repeat(sizes) + 1]
@@ -228,7 +228,7 @@ class Replayer(Observer):
         """Returns the next outputs of a seed's transcript, [count, ...].
 
         Raises:
-          PrivacyError: if the recorded run's next release is another mechanism's.
+          PrivacyError: if the recorded run's next release belongs to another mechanism.
         """
         parts, missing, left = [], count, self._left[seed]
         while missing:
@@ -250,7 +250,7 @@ class Replayer(Observer):
 
 
 class FixedCanaries:
-    """The batches of a sampler, with exactly the first `sampled` canaries in each batch."""
+    """A sampler's batches, changed so that each contains exactly the first `sampled` canaries."""
 
     def __init__(self, sampler: Sampler, canaries: range, sampled: int) -> None:
         self._sampler = sampler

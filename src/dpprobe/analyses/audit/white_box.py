@@ -2,11 +2,11 @@
 
 `canary_attack` has the attack and its synthetic rows, and `controls` has broken mechanisms that the
 audit must detect. `bounds` and `power` compute a bound on epsilon from the number of right guesses.
-The attack's power does not depend on the head's size, so its rows have at most the 64 features of
-`LARGEST`. Some methods' options need rows with the real features' width. Faults at the full width
-are found by `replay`, without statistics.
+The attack's power does not depend on the head's size. So the attack's rows have at most 64 features
+(`LARGEST`), unless a method's options need the real features' width. The module `replay` finds
+faults at the full width, without statistics.
 
-A method with a search releases only the best trial's head, so the attack uses only weights.
+A method with a search releases only the best trial's head, so its attack uses only weights.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from dpprobe.progress import Progress
 
 # The most features and classes of audited heads.
 LARGEST = Shape(n=0, dimension=64, num_classes=10, multi_label=False)
-# Norms of a canary before normalisation and clipping. The audit uses the smallest norm that changes
-# releases by at least 1 - `_AS_GOOD` of the largest change.
+# Norms of a canary before normalisation and clipping. The audit uses the smallest norm whose change
+# of the releases is at least 1 - `_AS_GOOD` of the largest change.
 LENGTHS = (1.0, 30.0, 1000.0)
 _PILOTS, _AS_GOOD = 2, 0.01
 # The mu of all canaries together, at which a test is most powerful.
 _SEPARATION, _LARGEST_GROUP = 2.0, 50
-# Norms of gradients and rows, divided by the clipping norm, at which a clip that is a little too
-# loose shows. Longer canaries are clipped rightly even by a clip that spares norms just above.
+# Norms of gradients and rows, divided by the clipping norm, that reveal slightly too loose clips.
+# Even faulty code that leaves norms just above the limit unchanged clips longer canaries correctly.
 NEAR_CLIP = (0.99, 1.0, 1.005)
 # Numbers of runs of a control: 40 runs only if 10 runs do not refute the claim. The tests after 10
 # and after 40 runs share the error probability. docs/audit.md has the power of 40 runs.
@@ -86,7 +86,7 @@ def audit_plan(
     controls: bool,
     progress_label: str,
 ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """Audits a private plan of a method that trains linear heads.
+    """Audits the private plan of a method that trains linear heads.
 
     Args:
       runs: number of training runs; each run is scored by all releases and by the head's weights.
@@ -133,7 +133,7 @@ def audit_plan(
 def audited_shape(
     method: MethodOptions, plan: Plan, dimension: int, num_classes: int, multi_label: bool
 ) -> Shape:
-    """Returns the size of the audited heads: the cell's, if possible at most `LARGEST`.
+    """Returns the size of the audited heads: the cell's size, reduced to `LARGEST` if possible.
 
     Rows have more features than classes, so that sums with one row per class are not square. If
     units may have several rows, a canary has three rows.
@@ -164,7 +164,7 @@ class AuditedCell:
     made: MadeRows | None = None
 
     def replay(self, attack: Attack) -> Replay | None:
-        """Replays a fit at full width; None without synthetic rows of this width."""
+        """Replays a fit at full width; None if there are no synthetic rows of this width."""
         if self.made is None:
             return None
         return replay_release(attack, self.method, self.made, self.seed)
@@ -183,7 +183,7 @@ class AuditedCell:
 
     @property
     def _canary_labels(self) -> range:
-        """The canaries' classes; only class 0 if rows, and so canaries, may have all labels."""
+        """The canaries' classes; only class 0 if rows (and so canaries) may have all labels."""
         if self.shape.multi_label:
             return range(1)
         return range(min(self.shape.num_classes, LARGEST.num_classes))
@@ -222,10 +222,10 @@ class AuditedCell:
         return next(pair for pair in zip(attacks, strengths, strict=True) if pair[1] >= good)
 
     def add_near_clip(self, attack: Attack, test: Runs) -> None:
-        """Adds to `used` what a canary changes whose norm is near the clipping norm.
+        """Updates `used` with the changes by canaries whose norms are near the clipping norm.
 
-        The clipping norms are moved to the canary, because normalised rows have one length: in the
-        first release its norm is each share of `NEAR_CLIP`. The code is the audited code.
+        Normalised rows all have one length, so the clipping norm is moved instead of the canary: in
+        the first release, the canary's norm is each share of `NEAR_CLIP` times the clipping norm.
         """
         if self.plan.selection is not None:
             return
@@ -419,10 +419,10 @@ def _count_right_releases(test: Runs) -> tuple[int, int]:
 
 
 def _count_right_heads(test: Runs) -> tuple[int, int]:
-    """Returns the number of right guesses from heads alone, and the number of guessed runs.
+    """Returns the number of right guesses from heads only, and the number of guessed runs.
 
-    The first quarter of runs sets a threshold on the score, and if "in" is above or below the
-    threshold; later runs are guessed.
+    The first quarter of the runs sets a threshold on the score, and decides whether scores above or
+    below it mean "in". Later runs are guessed.
     """
     pilot = max(1, round(_PILOT * len(test.members)))
     scores, members = test.bundle[:pilot], test.members[:pilot]

@@ -57,9 +57,9 @@ def fairness_cells(study: Study, *datasets: str) -> list[Cell]:
 
 
 def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | None:
-    """Returns the method and epsilon of the reference for a cell's gaps.
+    """Returns the method and epsilon of the reference cell for a cell's gaps.
 
-    Returns None if the study has no reference, or if the cell is the reference.
+    Returns None if the study has no reference, or if the cell itself is the reference.
     """
     at_infinity = study.job_methods(INFINITE)
     fairness = study.block(FairnessOptions)
@@ -73,7 +73,7 @@ def reference_of(study: Study, method: str, epsilon: str) -> tuple[str, str] | N
 
 
 def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
-    """Yields one line per fault in a study's options of subgroup comparisons."""
+    """Yields one line per fault in a study's options for comparing subgroups."""
     at_infinity = study.job_methods(INFINITE)
     if fairness.reference and fairness.reference not in at_infinity:
         few = ", ".join(at_infinity) or "none"

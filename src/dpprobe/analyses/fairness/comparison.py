@@ -41,7 +41,7 @@ from dpprobe.analyses.fairness.groupings import (
 )
 from dpprobe.results.intervals import wilson_interval
 
-# Metrics that need units with each label in each group, and those that need units without it too.
+# OF_LABELS need units with each label in each group; OF_BOTH also need units without each label.
 OF_LABELS = ("auc", "recall", "equalised_odds")
 OF_BOTH = ("auc", "equalised_odds")
 
@@ -56,7 +56,7 @@ class Comparison:
       labels: the labels for which the metric is computed; empty if a metric has no labels.
       positives: int64 [all groups, columns], numbers of units with each label; None if not needed.
       units: int64 [all groups, columns or 1], numbers of units that decide a value's variance. For
-        AUC, the number is the smaller of the numbers of units with and without the label.
+        AUC, this is the number of units with or without the label, whichever is smaller.
       ways: random assignments of blocks of rows to groups; None if groups are labels, or if there
         are fewer than two groups.
     """
@@ -114,7 +114,7 @@ class Comparison:
         return values, drawn
 
     def compute_whole(self, head: Head, once: Resamples) -> Values:
-        """Computes the metric over all rows, [columns], or [groups] if groups are labels."""
+        """Computes the metric over all rows: [columns], or [groups] if groups are labels."""
         layout = Layout.layout_whole(len(self.rows.labels))
         parts = [head.compute_metric(rate, layout, self.labels, once)[0][0] for rate in self.rates]
         return np.concatenate(parts)
@@ -208,7 +208,7 @@ class Measured:
       values: [groups, columns], the metric on the test examples, as means over heads.
       drawn: [groups, columns, resamples], the metric in resamples, as means over heads.
       whole: [columns], the metric over all rows.
-      chance_gap: the gap by chance alone, for the first head; None if rows cannot be exchanged.
+      chance_gap: the gap due to chance, for the first head; None if rows cannot be exchanged.
     """
 
     comparison: Comparison
@@ -280,7 +280,7 @@ def compute_chance(
 
 
 def gap_of(measured: Measured, reference: Sequence[Groups] | None, confidence: float) -> Gap:
-    """Returns a cell's gap, and its difference to the gap of the reference if one is given."""
+    """Returns a cell's gap and its difference from the reference's gap, if there is a reference."""
     comparison, heads = measured.comparison, measured.heads
     columns = comparison.reduce(measured.values)
     column = int(np.ptp(columns, axis=1).argmax())
@@ -320,7 +320,7 @@ def no_gap(comparison: Comparison) -> Gap:
 
 
 def group_rows(measured: Measured, confidence: float) -> Iterator[dict[str, Any]]:
-    """Yields the rows of compared groups in the table of all groups and metrics."""
+    """Yields the compared groups' rows for the table of all groups and metrics."""
     comparison = measured.comparison
     parts = []
     if not comparison.is_parity:
@@ -356,7 +356,7 @@ def group_rows(measured: Measured, confidence: float) -> Iterator[dict[str, Any]
 
 
 def left_out_rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
-    """Yields the rows of omitted groups in the table of all groups and metrics."""
+    """Yields the omitted groups' rows for the table of all groups and metrics."""
     reasons = {**comparison.grouping.left_out, **comparison.compared.left_out}
     places = itertools.product(enumerate(comparison.grouping.names), comparison.rates)
     for (index, name), rate in places:
@@ -377,7 +377,7 @@ def compute_intervals(
     """Returns the ends [groups, labels] of each value's interval over test units.
 
     Intervals are percentiles of the resamples' deviations from their mean. An interval that reaches
-    0 or 1 is joined with Wilson's interval, because resamples do not vary if all rows are right.
+    0 or 1 is extended by Wilson's interval, because resamples do not vary if all rows are right.
     """
     ordered = np.sort(drawn, axis=-1)  # sorts NaN last
     count = np.isfinite(ordered).sum(axis=-1, keepdims=True)

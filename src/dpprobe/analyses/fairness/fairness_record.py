@@ -25,8 +25,8 @@ FAIRNESS_SUFFIXES = (RECORD_SUFFIX, TABLE_SUFFIX)
 
 # Metrics of a group: True if larger values are better.
 GROUP_METRICS = {"auc": True, "accuracy": True, "recall": True, "calibration_error": False}
-# Metrics that compare rates label by label, each with its rates. Their gap is the largest of any
-# rate and label: differences of labels may cancel in a mean, as selection rates of classes do.
+# Metrics that compare rates label by label, with their rates. The gap is the largest over rates and
+# labels, because differences may cancel in a mean over labels (selection rates of classes do).
 PARITY_RATES = {
     "equalised_odds": ("true_positive_rate", "false_positive_rate"),
     "demographic_parity": ("selection_rate",),
@@ -102,8 +102,8 @@ class Gap(RecordPart):
       difference_low, difference_high: the interval of `difference`.
       groups: the number of compared groups.
       resamples: the number of resamples in which the metric is defined for each compared group.
-      label, rate: where a metric of `PARITY_RATES` has its largest gap. The other values are of
-        this rate and label: `worst` is the highest false-positive rate, or the lowest other rate.
+      label, rate: the label and rate with the largest gap, for a metric of `PARITY_RATES`. Other
+        fields describe this gap: `worst` is the highest false-positive rate or lowest other rate.
     """
 
     overall: float | None
@@ -143,7 +143,7 @@ class FairnessCell(RecordPart):
       private: True if the cell carries a guarantee.
       reference: the non-private cell to compare with; None without a reference, and for references.
       overall: each defined metric, over all test examples.
-      epsilon_at_delta: the epsilon that a budget given as a risk implies; absent for other budgets.
+      epsilon_at_delta: the epsilon implied by a budget given as a risk; absent for other budgets.
     """
 
     method: str

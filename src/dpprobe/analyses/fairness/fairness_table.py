@@ -59,7 +59,7 @@ RATE_TITLES = {
     "false_positive_rate": "false-positive rate",
     "selection_rate": "share predicted",
 }
-# Shown beside the metric of an attribute. For one label, the recall gap is equal opportunity.
+# Metrics shown after an attribute's main metric. With one label, a recall gap is equal opportunity.
 BESIDE = ("recall", *PARITY_RATES)
 NOT_MEASURABLE = "not measurable"
 PARITY_NOTE = (
@@ -112,10 +112,10 @@ def make_fairness_table(records: Sequence[Path]) -> Table:
 def fairness_table(parts: Sequence[Subgroups]) -> Table:
     """Makes the table of one dataset's subgroups, in percent.
 
-    For each backbone, method and attribute, the table lists the groups: ranges of numbers by
-    number, other groups by size. The gap, the gap by chance, and the difference to the reference's
-    gap follow, and the gaps by the metrics `BESIDE`. Notes list omitted groups. Missing results are
-    blank.
+    For each backbone, method and attribute, the table lists the groups: ranges such as `<18` by
+    number, other groups by size. Then come the gap, the gap by chance, the difference from the
+    reference's gap, and gaps by the metrics `BESIDE`. Notes list omitted groups. Missing results
+    are blank.
     """
     epsilons = keep_unique(cell.epsilon for part in parts for cell in part.record.cells)
     epsilons.sort(key=budget_order)
@@ -139,7 +139,7 @@ def shown_metric(record: FairnessRecord, attribute: str) -> str | None:
 def shown_metrics(record: FairnessRecord, attribute: str) -> list[str]:
     """Returns `shown_metric`, and the metrics `BESIDE` that are defined for an attribute's groups.
 
-    Their gaps may not be measurable. Returns nothing if no metric compares two groups.
+    Gaps by the metrics `BESIDE` may not be measurable. Empty if no metric compares two groups.
     """
     first = shown_metric(record, attribute)
     if first is None:
@@ -246,8 +246,8 @@ def _difference_cell(gap: Gap | None) -> TableCell:
 def beyond_chance(gap: Gap) -> bool:
     """Returns True if a gap's interval is above 0, and the gap exceeds the gap by chance.
 
-    Both tests are needed: a small group may widen the gap by chance while the interval lies above 0
-    because of two large groups.
+    Both tests are needed: a small group may widen the gap by chance while two large groups move the
+    interval above 0.
     """
     if gap.gap is None or not gap.is_apart:
         return False
@@ -306,7 +306,7 @@ def _write_notes(parts: Sequence[Subgroups]) -> list[str]:
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records and their tables; returns one part of the report per dataset with records."""
+    """Reads records and their tables; returns the section's parts, one per dataset with records."""
     read = [(path, read_subgroups(path)) for path in sorted(paths)]
     parts = []
     for dataset in page.datasets:
@@ -370,7 +370,7 @@ def describe_extreme(group: str, value: float, gap: Gap) -> str:
 
 
 def _count_gaps(record: FairnessRecord, attribute: Attribute, metric: str) -> dict[str, Any]:
-    """Counts the cells whose gap is beyond chance, or wider or narrower than the reference's."""
+    """Counts cells whose gap is beyond chance, or wider or narrower than the reference's gap."""
     name = attribute.attribute
     private = [
         gap
@@ -419,7 +419,7 @@ def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
 
 
 def _count_countable(record: FairnessRecord) -> int:
-    """Counts the labels that have a recall; with two classes, only the second class counts."""
+    """Counts the labels for which recall is defined; of two classes, only the second counts."""
     classes = len(record.class_names)
     return 1 if classes == 2 and not record.multi_label else classes
 

@@ -4,10 +4,10 @@ The largest of several estimates minus the smallest is too large by chance, even
 So a percentile interval of the gap almost never contains a true gap of 0. Intervals are therefore
 computed from differences of two groups in resamples, for which the bootstrap is valid.
 
-The gap is phi = max over (g, h) of v_g - v_h, where v_g is the true metric of group g. A metric of
-several rates or labels has one column for each, and phi is the largest gap of any column: all that
-follows holds with the pairs of groups of every column. With the
-estimates v', and the resamples' deviations e from their mean, the interval [low, high] of phi is:
+The gap is phi = max over (g, h) of v_g - v_h, where v_g is the true metric of group g. If a metric
+has several rates or labels, it has one column for each, phi is the largest gap of any column, and
+"pairs of groups" below means the pairs of all columns. With the estimates v', and the resamples'
+deviations e from their mean, the interval [low, high] of phi is:
 
 - low: the largest of v'_g - v'_h - c s_gh over pairs of groups. The standard deviation of e_g - e_h
   is s_gh, and c is the quantile, at the confidence, of the largest (e_g - e_h) / s_gh. All pairs'
@@ -28,10 +28,10 @@ with c at the quantile 97.5%. The upper end is minus the lower end for cells b a
 If a cell has several heads, each bound on the heads' mean gap is the mean of the heads' bounds.
 
 Resamples do not vary if all predictions are right. A group's standard deviation is therefore raised
-to Wilson's (1927) for a share of 0 or 1, or to an equally large random group's. Otherwise the best
-of many small groups would also vary least by chance, and the gap would be beyond chance far too
-often. A smaller group has a larger calibration error by chance, so bounds use values minus the mean
-excess of random groups over all rows.
+to at least Wilson's (1927) for a share of 0 or 1, or that of random groups of equal size. Otherwise
+the best of many small groups would also vary least by chance, and gaps would be called "beyond
+chance" far too often. A smaller group has a larger calibration error by chance, so bounds use
+values minus the excess by chance: random groups' mean value minus the value over all rows.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Groups:
     Attributes:
       values: [columns, groups], the metric on the test examples.
       corrected: [columns, groups], `values` minus the excess by chance.
-      deviations: [columns, groups, resamples], from the resamples' mean; NaN if a resample lacks
-        what a group's value needs.
+      deviations: [columns, groups, resamples], from the resamples' mean; NaN if a group's value is
+        undefined in a resample.
       errors: [columns, groups, groups], the standard deviation of the difference of two groups.
     """
 
@@ -75,7 +75,7 @@ class Groups:
           values, drawn: the metric on test examples, [columns, groups], and in resamples,
             [columns, groups, resamples].
           least: [columns, groups], a lower limit of each value's standard deviation.
-          excess: [columns, groups], the part of each value that is due to chance alone.
+          excess: [columns, groups], the part of each value that is due to chance.
         """
         there = np.isfinite(drawn)
         counts = np.maximum(there.sum(axis=-1), 1)
@@ -95,7 +95,7 @@ class Groups:
 
     @property
     def extremes(self) -> tuple[int, int, int]:
-        """The column of the gap, and the best and the worst group there."""
+        """The column with the largest gap, and its best and worst group."""
         column = int(np.ptp(self.values, axis=1).argmax())
         values = self.values[column]
         return column, int(values.argmax()), int(values.argmin())
@@ -131,7 +131,7 @@ class Groups:
             deviations = self.deviations[column]
             scaled = (deviations[group] - deviations - shift_drawn) * scale[column, group, :, None]
             scaled[group] = -np.inf
-            # A resample that lacks a group has NaN, which `fmax` ignores.
+            # A group that is missing in a resample has NaN, which `fmax` ignores.
             largest = np.fmax(largest, np.fmax.reduce(scaled, axis=0))
         seen = largest[np.isfinite(largest)]
         quantile = float(np.quantile(seen, level)) if len(seen) else np.inf
@@ -180,7 +180,7 @@ def _mean_bound(heads: Sequence[Groups], others: Sequence[Groups], level: float)
 
 
 def _compute_variances(deviations: npt.NDArray[np.floating]) -> Values:
-    """Returns the variance of two groups' difference, in resamples that have both.
+    """Returns the variance of the difference of each two groups, over resamples with both groups.
 
     Args:
       deviations: [columns, groups, resamples].
@@ -201,7 +201,7 @@ def _subtract_pairs(first: Values, second: Values) -> Values:
 
 
 def smallest_deviation(units: npt.NDArray[np.floating], confidence: float) -> Values:
-    """Returns the least standard deviation of a share: half of Wilson's interval at 0, over z."""
+    """Returns a share's least standard deviation: half of Wilson's interval at 0, divided by z."""
     z = float(ndtri((1 + confidence) / 2))
     return np.asarray(z / (2 * (units + z**2)), dtype=np.float64)
 

@@ -1,4 +1,4 @@
-"""Areas under the ROC curve of many groups in many resamples, in machine code.
+"""Areas under the ROC curves of many groups in many resamples, in compiled code.
 
 Libraries compute one area per call, but 200 groups with 14 labels in 2,000 resamples of 9 cells are
 50 million areas. Rows are sorted by group, then by score, so that one pass computes all areas. The
@@ -24,11 +24,11 @@ MACHINE_CODE = MachineCode(__file__)
 def compute_areas(counts, unit, positive, last, weight, starts, out):
     """Computes the area under the ROC curve of each group in each resample.
 
-    The area is the chance that a row with the label scores above a row without the label; a tie
-    counts half. A row's count is its weight times the number of draws of its unit.
+    The area is the probability that a row with the label scores above a row without the label; ties
+    count half. A row counts with its weight times the number of draws of its unit.
 
     Args:
-      counts: [units, resamples], how often each resample has each unit.
+      counts: [units, resamples], how often each resample contains each unit.
       unit, positive, last, weight: one value per row, sorted by group, then by score; `last` is
         True for the last of equal scores.
       starts: [groups + 1], the index of each group's first row, and the number of rows.

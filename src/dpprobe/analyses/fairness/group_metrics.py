@@ -8,7 +8,7 @@ Each row of a unit with m rows has weight 1 / m. `dpprobe.results.metrics` defin
   for the second class.
 - calibration error: one value for all labels together; undefined for scores that are no logits.
 - selection rate: the share of rows for which a label is predicted.
-- true-positive rate, false-positive rate: the same share of the rows with, or without, the label.
+- true-positive rate, false-positive rate: the selection rate of rows with, or without, the label.
 
 A group's metric is the mean over the compared labels; rates are compared label by label. If a
 resample lacks rows that a label needs, the group has no value in the resample.
@@ -57,7 +57,7 @@ class Resamples:
     def compute_all(
         self, compute: Callable[[npt.NDArray[np.uint8]], Values]
     ) -> tuple[Values, Drawn]:
-        """Computes a function from counts [units, samples] to values [..., samples], by blocks.
+        """Applies `compute`, from counts [units, samples] to values [..., samples], to all blocks.
 
         Returns:
           The values for the test examples, [...], and for the resamples, [..., resamples].
@@ -94,7 +94,7 @@ class Layout:
 
     @classmethod
     def layout_groups(cls, grouping: Grouping, kept: Sequence[int]) -> Layout:
-        place = np.full(len(grouping.names) + 1, -1, dtype=np.int32)  # code -1 reads the last entry
+        place = np.full(len(grouping.names) + 1, -1, dtype=np.int32)  # index -1 is the last entry
         place[list(kept)] = np.arange(len(kept), dtype=np.int32)
         return cls(codes=place[grouping.codes], groups=len(kept))
 
@@ -103,7 +103,7 @@ class Layout:
         return cls(codes=np.zeros(rows, dtype=np.int32), groups=1)
 
     def in_groups(self, order: np.ndarray) -> tuple[np.ndarray, npt.NDArray[np.int64]]:
-        """Returns the rows of `order` sorted by group, and the first position of each group."""
+        """Returns the rows of `order` sorted by group, and the index of each group's first row."""
         codes = self.codes[order].astype(np.int16)  # NumPy sorts int16 in one pass
         sorted_rows = order[np.argsort(codes, kind="stable")]
         starts = np.searchsorted(self.codes[sorted_rows], np.arange(self.groups + 1))
@@ -128,7 +128,7 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sum:
-    """The terms of sums for each group: a row's value, and the index of the sum that it adds to."""
+    """The terms of each group's sums: for each term the row, the value, and the sum's index."""
 
     row: np.ndarray
     place: np.ndarray
@@ -216,7 +216,7 @@ class Head:
     def _area_function(
         self, label: str, layout: Layout
     ) -> Callable[[npt.NDArray[np.uint8]], Values]:
-        """Returns the function from counts [units, samples] to AUCs [groups, samples]."""
+        """Returns a function that computes AUCs [groups, samples] from counts [units, samples]."""
         order, starts = layout.in_groups(self._order_rows(label))
         column = self.ranking_scores[order, self.rows.ranked_labels.index(label)]
         last = np.append(column[1:] != column[:-1], True) if len(column) else np.zeros(0, bool)

@@ -2,9 +2,9 @@
 
 A group is compared if it has enough units (patients, or rows if patients are unknown). All groups'
 means are over equal sets of labels. While any group has too few units with or without a label, the
-label or group with the largest share of too small numbers is left out (if both have it, the label).
-So one tiny group does not remove all labels, and one rare label does not remove all groups. Results
-give a reason for each omitted label or group.
+label or group with the largest share of such numbers is left out (in a tie, the label). So one tiny
+group does not remove all labels, and one rare label does not remove all groups. Results give a
+reason for each omitted label or group.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def make_groupings(
 
     Args:
       groups: names of group columns, with or without the prefix `group_`, or "class"; None means
-        every group column, or the classes without any group column.
+        every group column, or the classes if there is no group column.
       pairs: pairs of column names; the groups of a pair are intersections of its columns' groups.
 
     Raises:
@@ -214,7 +214,7 @@ def _make_grouping(
 def _count_units(
     rows: TestRows, codes: Codes, groups: int, of: np.ndarray | None = None
 ) -> np.ndarray:
-    """Counts the units of each group, int64 [groups]; in the rows `of` (bool [n]) if given."""
+    """Counts the units of each group, int64 [groups]; only the rows `of` (bool [n]) if given."""
     named = codes >= 0 if of is None else (codes >= 0) & of
     pairs = np.unique(codes[named].astype(np.int64) * rows.count + rows.units[named])
     return np.bincount(pairs // rows.count, minlength=groups)

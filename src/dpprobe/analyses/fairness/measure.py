@@ -187,7 +187,7 @@ class _Work:
         self.once = Resamples(rows.count, 0, seed=seed)
 
     def measure_cell(self, heads: Sequence[Head], reference: Heads) -> _Measured:
-        """Compares groups by one cell's heads, and the cell's gaps with the reference's gaps."""
+        """Measures one cell's gaps between groups, and compares them with the reference's gaps."""
         gaps, lines, groups = [], [], {}
         for grouping, comparisons in self.attributes:
             title = grouping.attribute
@@ -255,7 +255,7 @@ class _Work:
             backbone=first.cell.backbone,
             class_names=self.rows.class_names,
             multi_label=self.rows.multi_label,
-            # Groups are not compared by macro accuracy, because a group may lack classes.
+            # Macro accuracy does not compare groups, because a group may lack classes.
             headline="auc" if first.headline == "auc" else "accuracy",
             cell_headline=first.headline,
             rows=len(self.rows.labels),

@@ -33,13 +33,13 @@ from dpprobe.study.ablations import keep_unique
 Point = tuple[FairnessCell, Gap]  # a cell, and the cell's gap by the panel's metric
 Looks = dict[str, style.Look]
 _TICK: Any = {"markersize": 9, "markeredgewidth": 1.6, "zorder": 5}  # the mark of the gap by chance
-# The largest distance of methods at one epsilon, as a share of the distance of adjacent epsilons.
+# The largest offset between methods at one epsilon, as a share of the distance between epsilons.
 _SPREAD = 0.12
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Panel:
-    """The gaps of one attribute on one backbone: of cells sorted by epsilon, and of references."""
+    """One attribute's gaps on one backbone: for cells sorted by epsilon, and for references."""
 
     title: str
     metric: str
@@ -132,7 +132,7 @@ def quality_figure(records: Sequence[FairnessRecord]) -> Figure:
 
     A line joins a method's marks, and its ends are labelled with epsilon. Hollow squares are heads
     without privacy. If private heads have no larger gaps than non-private heads of equal quality,
-    privacy widens gaps only because it costs quality.
+    privacy widens gaps only by lowering quality.
     """
     panels, looks = _make_panels(records)
 

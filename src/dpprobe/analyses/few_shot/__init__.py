@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
-    """Estimates a job's memory like a training job's, and time from the size of features."""
+    """Estimates a job's memory as for training, and its time from the size of the features."""
     return Cost(
         memory_mb=estimate_memory_mb(study, size.megabytes()),
         minutes=60 + 240 * size.megabytes() / 1e3,

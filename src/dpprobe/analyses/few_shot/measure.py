@@ -36,7 +36,7 @@ from dpprobe.training.fit_inputs import choose_headline, read_labels
 logger = logging.getLogger("dpprobe")
 
 BLOCK_ROWS = 4096
-# The fewest images per class of which some can be held out to choose a penalty.
+# The fewest images per class with which some can be held out to choose a penalty.
 FEWEST_TO_CHOOSE = 4
 FEW_PENALTY = 0.1
 NOTE = (
@@ -141,7 +141,7 @@ def draw_shots(
       labels: [n] integers, or [n, K] of 0 and 1. If labels are [n, K], `count` rows without any
         label are drawn as negatives. A row that is drawn for two labels counts once.
       units: int64 [n], the unit of each row. With `units`, `count` units of each label are drawn
-        with equal chances, one row with the label each. A unit may be drawn for two labels.
+        uniformly, with one row of the label per unit. A unit may be drawn for two labels.
     """
     generator = open_stream(seed, "few_shot")
     groups = (

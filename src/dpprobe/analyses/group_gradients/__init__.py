@@ -27,7 +27,7 @@ FOLDER = "group_gradients"
 def explain_skip(method: MethodOptions) -> str | None:
     """Explains why the gradients at a method's heads cannot be computed; None if they can.
 
-    For an undecided `auto`, the answer is None until its head is chosen.
+    For the method `auto`, the result is None until `auto` has chosen a head.
     """
     if method.is_undecided:
         return None

@@ -12,11 +12,11 @@ from dpprobe.files.records import Record, RecordPart
 from dpprobe.privacy.limits import epsilon_value
 from dpprobe.privacy.risk import RiskEpsilon
 
-ALL: Final = "all"  # the name of the attribute, and of its only group, of all rows
+ALL: Final = "all"  # the attribute's name, and the name of its only group: all rows
 
 
 class Spread(RecordPart):
-    """The mean over seeds, and the smallest and largest value of a seed."""
+    """The mean, the smallest and the largest value over seeds."""
 
     mean: float
     low: float
@@ -26,7 +26,7 @@ class Spread(RecordPart):
 class GroupGradients(RecordPart):
     """The gradients of a group's examples at a cell's heads.
 
-    An example's gradient is that of its cross-entropy by the trained parameters.
+    An example's gradient is the gradient of its cross-entropy in the trained parameters.
 
     Attributes:
       median, p90: median and 90th percentile of the gradients' L2 norms.
@@ -83,7 +83,7 @@ class GradientsRecord(Record):
 
     Attributes:
       rows: training examples with usable features.
-      unusable: null examples, and examples with NaN, infinite, huge or tiny features, left out.
+      unusable: omitted examples: null, or with NaN, infinite, huge or tiny features.
       skipped: for each method that is not measured, the reason.
     """
 

@@ -1,11 +1,11 @@
-"""The job of subgroups' gradients: gradients of a linear head's loss at the trained weights.
+"""The job that measures subgroups' gradients of a linear head's loss, at the trained weights.
 
 Not private: computed from training examples without noise, so no result may be published.
 
-A row x with constant b has the gradient r [x, b] by the trained parameters, of norm |r| |[x, b]|,
-where r are the residuals. So norms and sums follow from residuals and rows in closed form, as in
-`dpprobe.heads.clipping`, whose clipping is used. Sums weigh rows as training does: a row of a
-patient with m rows by 1 / m, and by its class's weight. Cosines of sums are those of means.
+The loss of a row x with constant b and residuals r has the gradient r [x, b] in the trained
+parameters, of norm |r| |[x, b]|. So norms and sums follow from residuals and rows in closed form;
+clipping uses `dpprobe.heads.clipping`. Sums weight rows as training does: by 1 / m for a patient
+with m rows, and by the class's weight. Cosines of sums equal cosines of means.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from dpprobe.results.unit_counts import unit_codes
 from dpprobe.training.fit_inputs import FitInputs, read_labels
 
 Index = npt.NDArray[np.int64]
-# The memory of the sums of several groups, of which as many as fit are added in one pass.
+# Memory for the groups' sums; each pass over the rows adds as many groups as fit.
 SUM_BYTES = 2**28
 
 
@@ -78,10 +78,10 @@ def measure_group_gradients(
       memory_mb: the limit above which features are streamed from disk.
 
     Raises:
-      DataError: if a cell is of other features, no row is usable, or rows lack the groups.
+      DataError: if a cell belongs to other features, no row is usable, or rows lack the groups.
     """
     limit_threads(threads)
-    # With null examples, because they count in the weights of their patient's rows.
+    # Null examples are included, because they count in the weights of their patient's rows.
     store = FeatureStore(train)
     cells = [(read_cell(path), check_file(path.with_name(WEIGHTS_FILE))) for path in metrics]
     for cell, path in cells:
@@ -124,8 +124,8 @@ class GroupedExamples:
     """The usable training examples, and the measured groups.
 
     Attributes:
-      usable: the rows with usable features, in rising order.
-      members: the rows of each measured group by (attribute, group), in rising order; first all.
+      usable: the rows with usable features, in ascending order.
+      members: the ascending rows of each measured group by (attribute, group); first all rows.
     """
 
     usable: Index
@@ -173,7 +173,7 @@ class GroupedExamples:
 
 
 def _list_members(grouping: Grouping, rows: TestRows) -> dict[str, Index]:
-    """Returns the rows of each group; a code that no name has is of the blank group, the last."""
+    """Returns the rows of each group; codes without a name belong to the blank group, the last."""
     if grouping.by_label:
         return {name: np.flatnonzero(rows.rows_with(name)) for name in grouping.names}
     codes = np.where(grouping.codes < 0, len(grouping.names) - 1, grouping.codes)
@@ -182,11 +182,11 @@ def _list_members(grouping: Grouping, rows: TestRows) -> dict[str, Index]:
 
 @dataclass(frozen=True)
 class ExampleGradients:
-    """The gradients of all rows' losses by the parameters of a head, never formed row by row.
+    """The gradients of all rows' losses in the parameters of a head, never formed row by row.
 
     Attributes:
-      weights: float32 [1, K, d + 1] on the normalised rows, biases last.
-      longest: norms above this are clipped from a row before training; infinite for no clipping.
+      weights: float32 [1, K, d + 1] for normalised rows, biases last.
+      longest: the norm to which rows are clipped before training; infinite for no clipping.
       constant: b, appended to each row.
     """
 
@@ -198,7 +198,7 @@ class ExampleGradients:
 
     @classmethod
     def of_head(cls, head: MethodOptions, rows: Rows, weights: torch.Tensor) -> ExampleGradients:
-        """Returns the gradients of a method that `explain_skip` permits."""
+        """Returns the gradients at the head of a method that `explain_skip` permits."""
         if isinstance(head, BalanceOptions) and head.class_weights:
             rows = weigh_classes(head, rows)
         longest, constant = math.inf, 1.0
@@ -210,15 +210,15 @@ class ExampleGradients:
 
     @cached_property
     def norms(self) -> torch.Tensor:
-        """Each clipped row's norm with its constant, float64 [n]; infinite for unusable rows."""
+        """Norms of clipped rows including the constant, float64 [n]; infinite for unusable rows."""
         return self.rows.lengths.clamp(max=self.longest).hypot(
             torch.where(self.rows.lengths.isfinite(), self.constant, math.inf)
         )
 
     def read_residuals(self, clip: float) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """Yields blocks: first row, rows with constant [m, d + 1], residuals of gradients [m, K].
+        """Yields blocks: first row number, rows with constant [m, d + 1], residuals [m, K].
 
-        A residual is scaled so that its gradient's norm is at most `clip`.
+        Residuals are scaled so that gradients have norm at most `clip`.
         """
         bounds = clip_bounds(self.norms, clip)
         for start, stop, block in self.rows.read_blocks():
@@ -299,11 +299,11 @@ def read_gradients(
     """Yields the gradients at each seed's head, on rows with the head's normalisation.
 
     Args:
-      tensors: the content of a cell's file of heads: [seeds, ...] each.
+      tensors: the tensors [seeds, ...] in a cell's file of heads.
     """
     spec = head.normalize
     for seed in range(seeds):
-        if spec.priced:  # each seed released statistics of its own
+        if spec.priced:  # each seed released its own statistics
             arrays = {name: values[seed] for name, values in tensors.items() if name != "weights"}
             rows = Rows(data, Transform(spec, arrays))
         else:
@@ -314,7 +314,7 @@ def read_gradients(
 def measure_head(
     gradients: ExampleGradients, clip: float, members: Sequence[Index]
 ) -> Iterator[dict[str, float]]:
-    """Yields each group's values at one head, as in `GroupGradients`; the first group has all."""
+    """Yields the values of `GroupGradients` at one head; the first of `members` has all rows."""
     norms = gradients.compute_norms()
     (unclipped,) = gradients.add_gradients(members[:1], math.inf)
     whole = None

@@ -121,7 +121,7 @@ def list_notes(record: GradientsRecord) -> list[str]:
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records; returns one part of the report per dataset with records."""
+    """Reads records; returns the section's parts, one per dataset with records."""
     records = [GradientsRecord.read(path) for path in paths]
     return [
         {
@@ -137,8 +137,8 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
 def plot_group_gradients(*, record: Path, method: str) -> Figure:
     """Draws one line of panels per attribute: clipped share and alignment against epsilon.
 
-    A curve is a group, with the range over seeds as a band. Of many groups, the largest are drawn.
-    A method whose head `auto` chose may have nothing to draw; then the figure shows the reason.
+    Each curve is a group, with the range over seeds as a band. If there are many groups, only the
+    largest are drawn. For a head chosen by `auto`, the figure may show only why it has no curves.
     """
     read = GradientsRecord.read(record)
     cells = sorted(

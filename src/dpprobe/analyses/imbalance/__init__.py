@@ -21,7 +21,7 @@ def list_imbalanced(study: Study) -> list[str]:
 
 
 def list_imbalance_records(files: StudyFiles, dataset: str) -> list[str]:
-    """Lists the records of a dataset's rare classes, if the study makes classes of it rare."""
+    """Lists the records of a dataset's rare classes; empty if the study makes no class rare."""
     backbones = files.study.backbones if dataset in list_imbalanced(files.study) else []
     return [
         str(locate_record(f"{files.results}/{IMBALANCE}", dataset, backbone))

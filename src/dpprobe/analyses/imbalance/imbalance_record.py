@@ -42,7 +42,7 @@ class TrainingSet(RecordPart):
 
     Attributes:
       class_name: the rare class; None for the complete dataset.
-      fraction: the share of the rare class's examples that are kept; 1 for the complete dataset.
+      fraction: the share of the rare class's examples in the copy; 1 for the complete dataset.
       per_class: number of training examples of each class.
     """
 
@@ -59,7 +59,7 @@ class RareCell(RecordPart):
     Attributes:
       class_rows, rows: numbers of training examples of the class (n_c), and of all classes.
       private: True if the cell has a privacy guarantee.
-      auc: AUC of the class against all others; None if no test example, or each, has the class.
+      auc: AUC of the class against all others; None if no or every test example has the class.
       never_predicted: the number of seeds whose head never predicts the class.
       macro_accuracy: mean over seeds of the mean recall over classes.
       reference: the method and epsilon of the non-private cell on equal training examples; None if
@@ -97,10 +97,10 @@ class BreakDown(RecordPart):
 
     Attributes:
       reached: the smallest product at which a cell has at least half of the reference's recall.
-      lasting: the smallest product such that cells with this product or more all have at least half
-        of the reference's recall.
+      lasting: the smallest product such that all cells with at least this product have at least
+        half of the reference's recall.
       cells: number of compared cells.
-      left_out: number of cells whose reference has not learnt the class.
+      left_out: number of cells that are not compared, as their reference has not learnt the class.
       smallest, largest: the smallest and largest product of the compared cells.
       note: why the study's epsilons leave `reached` or `lasting` uncertain; empty if certain.
     """

@@ -160,7 +160,7 @@ def break_down_words(point: BreakDown) -> str:
     """Formats a break-down point, such as "from 73, always from 146 (2.5 to 1168 tried)".
 
     In the example, 73 is the smallest product n_c * epsilon that suffices, and 146 is the smallest
-    product from which on all products suffice.
+    product such that all larger products suffice too.
     """
     if point.smallest is None:
         return point.note

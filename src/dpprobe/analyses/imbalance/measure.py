@@ -1,4 +1,4 @@
-"""The job of rare classes: compares all cells of a dataset and its copies on one backbone.
+"""The rare-class job: compares all cells of a dataset and its copies on one backbone.
 
 Not private: recalls come from test labels, and reference heads from training examples, without
 noise. As in the open questions of Berrada et al. 2023 (docs/references.md), n_c is the number of
@@ -50,7 +50,7 @@ class Tested:
 
     Attributes:
       recall: the class's recall for each seed.
-      auc: the class's AUC for each seed; None if no test example, or each, has the class.
+      auc: the class's AUC for each seed; None if no or every test example has the class.
       never: for each seed, True if the head never predicts the class.
       counted: the numbers of independent test units behind a recall, and behind an AUC.
     """
@@ -231,7 +231,7 @@ def _recall_drop(recall: np.ndarray, base: np.ndarray | None) -> dict[str, float
 def _find_reference(
     key: tuple[str, str, str], tested: Mapping[tuple[str, str, str], Tested]
 ) -> tuple[str, str, str] | None:
-    """Returns the reference: a non-private baseline on the same rows, else the method at inf."""
+    """Returns the reference: a non-private baseline on equal rows, else the method at inf."""
     name, method, _ = key
     ceilings = [k for k, cell in tested.items() if k[0] == name and cell.record.is_ceiling]
     candidates = [*ceilings, (name, method, INFINITE)]
@@ -265,8 +265,8 @@ def estimate_share(values: Sequence[float], counted: float) -> Estimate:
 def least_reference(classes: int) -> float:
     """Returns the recall above which a reference counts as having learnt a class.
 
-    A head of pure noise has recall 1 / classes, and half of the reference's recall must be larger.
-    With two classes, half of a recall is never larger than 1/2, so nothing is compared.
+    A head of pure noise has recall 1 / classes, so half of the reference's recall must be larger
+    than 1 / classes. With two classes this is impossible, so nothing is compared.
     """
     return max(_LEAST_REFERENCE, 2 / classes)
 
@@ -290,7 +290,7 @@ def break_down(cells: Sequence[RareCell], *, class_name: str, method: str) -> Br
     Args:
       cells: cells of one backbone; other classes and methods, and non-private cells, are ignored.
     """
-    # A budget given as a risk is left out, because the record lacks the epsilon of the risk.
+    # Budgets given as a risk are left out, because the record lacks their epsilons.
     mine = [
         c
         for c in cells

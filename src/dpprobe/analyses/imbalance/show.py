@@ -27,7 +27,7 @@ _CELL, _EDGE = 0.42, "#D55E00"
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records; returns one part of the report per dataset with records."""
+    """Reads records; returns the section's parts, one per dataset with records."""
     records = [ImbalanceRecord.read(path) for path in paths]
     return [
         _make_part(dataset, mine)
@@ -39,10 +39,10 @@ def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
 def plot_imbalance(*, record: Path) -> Figure:
     """Draws the recall of each rare class in percent, one panel per (class, private method).
 
-    A row is a number of training images, a column is an epsilon ("\N{INFINITY}": without noise).
-    The last column of a panel is the non-private reference on the same rows. A line surrounds cells
-    with at least half of the reference's recall. A small number below a recall counts the seeds
-    that never predict the class.
+    Each row of a panel is a number of training images, each column an epsilon ("\N{INFINITY}":
+    without noise); the last column is the non-private reference on equal training examples. A line
+    surrounds cells with at least half of the reference's recall. A small number below a recall is
+    the number of seeds whose head never predicts the class.
 
     Raises:
       NothingToShow: if there is no private cell.
@@ -88,7 +88,7 @@ def plot_imbalance(*, record: Path) -> Figure:
 def _heat_map(
     axes: Axes, cells: Sequence[RareCell], method: str, epsilons: Sequence[str]
 ) -> mpl.cm.ScalarMappable:
-    # Two fractions may keep equal numbers of rows, so the key has the fraction.
+    # Two fractions may leave equal numbers of rows, so the key contains the fraction.
     rows = sorted({(cell.fraction, cell.class_rows) for cell in cells}, reverse=True)
     shape = (len(rows), len(epsilons) + 1)
     recall, held = np.full(shape, np.nan), np.zeros(shape, dtype=bool)

@@ -39,7 +39,7 @@ def list_datasets(study: Study) -> list[str]:
 
 
 def estimate_cost(study: Study, _place: Place, size: JobSize) -> Cost:
-    """Estimates a job's memory (copies of features, rows-by-rows matrices) and thrice its time.
+    """Estimates a job's memory (copies of features, rows-by-rows matrices), and triple its time.
 
     Clustering time grows with rows. Each ridge head factorises a matrix of 30% of the scored rows.
     """

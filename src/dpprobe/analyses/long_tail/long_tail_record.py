@@ -71,7 +71,7 @@ class Scores(RecordPart):
     Attributes:
       trained_share: the share of the scored units on which each head is trained.
       rows, units: numbers of scored rows and units.
-      accuracy: the heads' accuracy on rows left out of their training.
+      accuracy: the heads' accuracy on rows that were not in their training data.
       share: the share of rows with a score above `threshold`.
       chance: the value of `share` that is expected if no row is memorised.
       low, high: the 95% interval of `share`, over units.

@@ -25,7 +25,7 @@ NO_BOUND = (
     "proved bound for this data set: the theorem's assumptions may not hold, and M depends on the "
     "clustering."
 )
-FEWEST = 4  # the fewest points of a correlation: any order of three points is likely by chance
+FEWEST = 4  # the fewest points for a correlation: three points easily line up by chance
 NEAR = 2.0  # the largest gap, in percentage points, that counts as near the non-private ceiling
 
 _REFERENCE = (
@@ -176,7 +176,7 @@ def gap_table(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> Table:
 
 
 def describe_correlations(records: Sequence[LongTailRecord], gaps: Sequence[Gap]) -> str:
-    """Formats rank correlations of memorised rows with gaps, for epsilons with 4 points or more."""
+    """Formats rank correlations of memorised rows with gaps, for epsilons with 4 or more points."""
     from scipy.stats import spearmanr  # a slow import, which other tables do not need
 
     shares = {(r.dataset, r.backbone): r.memorisation.share for r in records if r.memorisation}

@@ -1,4 +1,4 @@
-"""The long-tail job of one (dataset, backbone); not private.
+"""The long-tail job for one (dataset, backbone); not private.
 
 Sub-classes are computed from at most `rows` training examples, memorisation from at most
 `memorisation.rows` of the clustered examples. Larger sets are sampled by units, with the study's
@@ -259,7 +259,7 @@ def _number_units(store: FeatureStore) -> Index:
 
 
 def _draw_positions(units: Index, most: int, seed: int) -> Index:
-    """Samples units; returns the sorted positions of their rows, at most `most` or of one unit."""
+    """Samples units; returns sorted positions of their rows: at most `most`, or one unit's rows."""
     if len(units) <= most:
         return np.arange(len(units))
     names, codes, sizes = np.unique(units, return_inverse=True, return_counts=True)

@@ -6,11 +6,11 @@ and why", section 2). Heads are trained on random shares of the units; rows of a
 patient's images, are in or out together. Scores are computed from labels and features without
 noise. Scores reveal unusual examples, so scores must be protected like the examples.
 
-Each head is a ridge regression of the classes (one column of 0 and 1 for each class). Private least
-squares with less and less noise approaches the ridge regression. The ridge head's closed form lets
-hundreds of heads share one factorisation. With the rows X, the targets Y, the ridge r and Q = (XX'
-+ r)^-1, the head without the rows O has the dual coefficients QY - Q_:O Q_OO^-1 (QY)_O. These
-coefficients are 0 on O (block inverse of Q), and equal a new fit's coefficients up to rounding.
+Each head is a ridge regression of the classes (one column of 0 and 1 for each class), which is the
+limit of private least squares without noise. The ridge head's closed form lets hundreds of heads
+share one factorisation. With the rows X, the targets Y, the ridge r and Q = (XX' + r)^-1, the head
+trained without the rows O has the dual coefficients QY - Q_:O Q_OO^-1 (QY)_O. These coefficients
+are 0 on O (block inverse of Q), and equal a new fit's coefficients up to rounding.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PILOT_UNITS, PILOT_HEADS = 2000, 5  # numbers of units and heads for choosing th
 def scale_columns(features: npt.NDArray[np.floating]) -> Numbers:
     """Returns columns [n, d + 1]: features centred and scaled to mean squared norm 1, then ones.
 
-    Centre and scale are computed from all rows, including rows that a head leaves out.
+    Centre and scale are computed from all rows, including rows on which a head is not trained.
     """
     columns = np.ones((len(features), features.shape[1] + 1))
     np.subtract(features, features.mean(axis=0, dtype=np.float64), out=columns[:, :-1])
@@ -75,11 +75,11 @@ class Heads:
 
 @dataclass(frozen=True)
 class Memorisation:
-    """Numbers [n] of heads with and without each row, and of heads that predict its label.
+    """Numbers of heads trained with and without each row, and of those that predict its label.
 
     Attributes:
-      right_in, heads_in: numbers of right heads, and of all heads, trained with the row.
-      right_out, heads_out: numbers of right heads, and of all heads, trained without the row.
+      right_in, heads_in: [n], numbers of right heads, and of all heads, trained with the row.
+      right_out, heads_out: [n], numbers of right heads, and of all heads, trained without the row.
     """
 
     right_in: Index
@@ -90,7 +90,7 @@ class Memorisation:
 
     @cached_property
     def scores(self) -> Numbers:
-        """The memorisation of each row, -1 to 1; NaN if all heads or none trained on the row."""
+        """Each row's memorisation score, -1 to 1; NaN if all heads, or no heads, trained on it."""
         with np.errstate(invalid="ignore"):
             return np.asarray(self.right_in / self.heads_in - self.right_out / self.heads_out)
 
@@ -98,8 +98,8 @@ class Memorisation:
     def standard_errors(self) -> Numbers:
         """The standard error of each score, from the number of heads.
 
-        One right and one wrong head are added to the heads with the row, and to the heads without
-        the row. So a row on which all heads agree has an error above 0 (Agresti and Caffo 2000).
+        One right and one wrong head are added to both counts, with and without the row, so that a
+        row on which all heads agree has a standard error above 0 (Agresti and Caffo 2000).
         """
         share_in = (self.right_in + 1) / (self.heads_in + 2)
         share_out = (self.right_out + 1) / (self.heads_out + 2)
@@ -178,7 +178,7 @@ def choose_ridge(rows: Numbers, targets: Numbers, units: Index, *, seed: int) ->
 
 
 def draw_subsets(units: Index, heads: int, *, seed: int, name: str) -> Iterator[Flags]:
-    """Yields for each head the rows [n] that it leaves out: all rows of 30% of the units."""
+    """Yields, for each head, the rows [n] to leave out: all rows of 30% of the units."""
     count = int(units.max()) + 1
     left_out = count - round(SHARE * count)
     random = open_stream(seed, name)

@@ -1,4 +1,4 @@
-"""Figure and section of long tails: sub-classes, memorised rows, accuracy lost to privacy."""
+"""Figure and report section on long tails: sub-classes, memorisation, accuracy lost to privacy."""
 
 from __future__ import annotations
 

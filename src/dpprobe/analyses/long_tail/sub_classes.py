@@ -30,7 +30,7 @@ Index = npt.NDArray[np.int64]
 Sizes = Sequence[Index]  # the sizes of each class's sub-classes, largest first
 
 COMPONENTS = 64  # number of a class's principal components that are clustered
-ROWS_A_CLUSTER = 5  # fewest rows per cluster of a class
+ROWS_A_CLUSTER = 5  # fewest rows per cluster, as a mean over a class's clusters
 FEW = (1, 2, 5)  # largest numbers of rows of sub-classes that count as rare
 STARTS = 4  # number of starts of k-means
 # The tail indices that are tried, and the number of simulations for each.
@@ -54,7 +54,7 @@ class Coordinates:
 def compute_coordinates(features: npt.NDArray[np.floating], *, seed: int) -> Coordinates:
     """Computes the principal components of one class's features [n, d].
 
-    Components beyond the 64 largest are left out, because their distances are mostly noise.
+    Only the 64 largest components are used, because distances in the others are mostly noise.
     """
     from sklearn.decomposition import PCA  # a slow import, which jobs of tables do not need
 
@@ -122,7 +122,7 @@ def tail_index(sizes: Sizes, *, seed: int) -> long_tail_record.Index | None:
             for index in _INDICES
         ]
     )
-    # Clusters of k-means may be more even than random draws at equal frequencies.
+    # Clusters of k-means may have more equal sizes than random draws at equal frequencies.
     measured = min(measured, quantiles[0, 1])
     # The mean rank falls as the index rises, except for simulation noise, which is removed here.
     low, middle, high = (

@@ -1,4 +1,4 @@
-"""Representation laws: how separability of classes changes from block to block; not private."""
+"""Representation laws: how class separability changes from block to block; not private."""
 
 from __future__ import annotations
 

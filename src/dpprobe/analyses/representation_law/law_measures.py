@@ -24,12 +24,12 @@ from dpprobe.analyses.representation_law.law_record import FittedLaw
 Matrix = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
 
-# Eigenvalues (variances) below this share of the largest count as 0. The share is 1e-5 in standard
-# deviations, well above float32's precision of 1e-7.
+# Eigenvalues (variances) below this share of the largest count as 0. For standard deviations the
+# share is 1e-5, well above float32's precision of 1e-7.
 RCOND = 1e-10
 # Rows are equal up to float32 rounding if their spread is below this share of their length.
 CONSTANT = 1e-6
-# Values up to this threshold are rounding errors, and are left out of laws.
+# Values up to this threshold are rounding errors, and are not used for laws.
 ROUNDING = 1e-9
 FEWEST_LAYERS = 3  # the fewest layers for an interval of rho
 CONFIDENCE = 0.95

@@ -78,7 +78,7 @@ class LawTask:
 
         Raises:
           ConfigError: if the backbone gives no access to its blocks.
-          DataError: naming an image that cannot be read.
+          DataError: if an image cannot be read.
         """
         fingerprint = self.hash_inputs()
         stored = locate_stored(self.results, fingerprint) / LAW_FILE
@@ -148,7 +148,7 @@ class LawTask:
         return dict(NetworkRecord.read(self._folder_of(method, epsilon) / RECORD_FILE).chosen)
 
     def hash_inputs(self) -> str:
-        """Hashes everything that decides the results."""
+        """Hashes everything that determines the results."""
         networks = [
             {
                 "method": method,
@@ -177,7 +177,7 @@ class LawTask:
         )
 
     def read_rows(self, table: SplitTable, backbone: Backbone) -> Rows:
-        """Reads the images of a split, or a seeded sample of a split with more than `rows`.
+        """Reads the images of a split; of more than `rows` images, a seeded random sample.
 
         Training examples are preprocessed like test examples, without random crops.
         """
@@ -192,11 +192,11 @@ class LawTask:
             for image in table.read_images(0, table.rows)
             if image.row in wanted
         ]
-        # Backbones with blocks give all images an equal size, so images can be stacked.
+        # Backbones with blocks resize all images to one size, so images can be stacked.
         return Rows(images=torch.stack(images), labels=table.read_labels()[chosen])
 
     def _make_frozen_network(self, backbone: Backbone, device: str) -> Tapped:
-        """Makes the frozen network by fine-tuning's code, so that its rounding is comparable."""
+        """Makes the frozen network with fine-tuning's code, so that rounding is comparable."""
         graph = network_graph(backbone)
         network = Graph(
             frozen_model(backbone),

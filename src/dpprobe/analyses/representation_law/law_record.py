@@ -104,7 +104,7 @@ class LawRecord(Record):
     Attributes:
       layers: L, the number of blocks; layer 0 is the input of the first block.
       token: the kind of a block's features: the class token, or the mean over tokens or positions.
-      rcond: eigenvalues up to this share of the largest eigenvalue are left out.
+      rcond: eigenvalues up to this share of the largest eigenvalue are omitted.
       fingerprint: the hash of all inputs that decide the values.
     """
 

@@ -89,7 +89,7 @@ def law_tables(
 
 
 def published_laws(published: Published, name: str, records: Sequence[LawRecord]) -> list[Number]:
-    """Returns published results of tuned blocks with as many training examples as the records."""
+    """Returns published results of tuned blocks, with the records' number of training examples."""
     rows = {record.train_rows for record in records}
     return [
         number
@@ -218,7 +218,7 @@ def accuracy_by_blocks(
 def _published_rows(
     published: Sequence[Number], epsilons: Sequence[float]
 ) -> list[tuple[TableCell, ...]]:
-    """Makes a row for each published number of tuned blocks (or range) and learning rate."""
+    """Makes one row per published number of tuned blocks (or range) and learning rate."""
     rows = []
     for blocks, rate in keep_unique((number.blocks, number.learning_rate) for number in published):
         same = [n for n in published if (n.blocks, n.learning_rate) == (blocks, rate)]
@@ -242,7 +242,7 @@ def _range_cell(values: Sequence[float]) -> TableCell:
 
 
 def _others_words(grid: Grid, dataset: str, column: tuple[str, str]) -> tuple[str, str]:
-    """Describes options and tuned part of a method without laws, for two columns of the table."""
+    """Returns the options and the tuned part of a method without laws, for two table columns."""
     entries = [
         entry
         for (name, _, *place), entry in grid.entries.items()

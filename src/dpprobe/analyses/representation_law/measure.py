@@ -74,7 +74,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One layer's measures, their means with shuffled labels, and reasons for missing values."""
+    """One layer's measures, mean measures with shuffled labels, and reasons for missing values."""
 
     width: int
     noise: float
@@ -105,13 +105,13 @@ def tap_blocks(
 
 @torch.inference_mode()
 def block_features(network: Tapped, images: torch.Tensor, *, device: str) -> list[Features]:
-    """Passes images through a network; returns the features [n, width] of each layer, in order.
+    """Runs a network on images; returns the features [n, width] of each layer, in order.
 
     Args:
       network: a network whose input has the form of `Rows.images`.
 
     Raises:
-      ConfigError: if a block is not called, or gives neither tokens nor maps.
+      ConfigError: if a block is not called, or its output is neither tokens nor maps.
     """
     rows = _GPU_ROWS if is_gpu(device) else _CPU_ROWS
     parts: list[list[Features]] = []
@@ -154,7 +154,7 @@ def law_job(
                         for pair in zip(train, test, strict=True)
                     ]
                 frozen = layers if subject.tuning is None else frozen
-            else:  # only the head was tuned, so blocks are equal to the frozen network's
+            else:  # only the head was tuned, so blocks equal the frozen network's blocks
                 layers = frozen
             networks.append(_network_laws(subject, layers))
             progress.advance_by(1)
@@ -190,7 +190,7 @@ def _read_features(
 ) -> tuple[Token, list[Features], list[Features]]:
     """Loads a network; returns the kind of its features, and the features by split and layer.
 
-    The network leaves memory when the function returns, before the next network is loaded.
+    The network's memory is freed when the function returns, before the next network is loaded.
     """
     network = subject.make()
     train, test = (block_features(network, rows[split].images, device=device) for split in SPLITS)

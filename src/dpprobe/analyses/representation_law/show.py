@@ -60,7 +60,7 @@ def plot_law(record: Path) -> list[Figure]:
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records; returns one part of the report, with tables, per dataset with records."""
+    """Reads records; returns the section's parts, one per dataset with records, with tables."""
     records, parts = read_laws(paths), []
     for dataset in page.datasets:
         if any(record.dataset == dataset for record in records):
@@ -120,7 +120,7 @@ def _panel_title(setting: Setting | None, epsilon: str | None, split: Split) -> 
 
 
 def _choose_looks(tuned: Sequence[NetworkLaws]) -> dict[Curve, dict[str, Any]]:
-    """Chooses colours: from a scale for numbers of tuned blocks, and others for other parts."""
+    """Chooses a look per tuned part: a colour scale for numbers of blocks, else other colours."""
     curves: list[Curve] = keep_unique((n.tuned, n.blocks) for n in sort_networks(tuned))
     counted = sorted((c for c in curves if c[1] is not None), key=lambda curve: curve[1] or 0)
     scale = mpl.colormaps[_COLOURS]

@@ -1,4 +1,4 @@
-"""Simulated sites: compares heads of single sites, averaged heads, secure sums and pooled data."""
+"""Simulated sites: compares single sites' heads, averaged heads, secure sums and pooled data."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def choose_method(study: Study) -> str | None:
 
 
 def method_fault(method: MethodOptions) -> str | None:
-    """Explains why sites cannot train a method; None if sites can train it alone and together."""
+    """Explains why sites cannot train a method; None if they can, separately and together."""
     if not method.private or method.tunes_network or method.is_undecided:
         return (
             f"head {method.head}: sites need one private head on frozen features that all sites "

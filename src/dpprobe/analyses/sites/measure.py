@@ -122,7 +122,7 @@ def _compare_splits(
     seeds: Sequence[int],
     colluders: int | None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields for each split the results of sites together and alone, as values of a `SitesCell`."""
+    """Yields each split's values of a `SitesCell`, for sites training together and alone."""
     # Sums over all sites do not depend on the split.
     summed = [
         pool.fit_together(method, parts, make_plan, derived_seed(seed, f"{len(parts)}"), colluders)
@@ -208,10 +208,10 @@ class Pool:
         return float(evaluation.compute_metrics()[self.metric])
 
     def estimate(self, seeds: Sequence[Sequence[np.ndarray]]) -> Estimate:
-        """Computes the mean over seeds of a mean over heads, and its interval.
+        """Averages the metric over each seed's heads, then over seeds; returns mean and interval.
 
-        The interval over test examples has the mean width of the heads' intervals. A mean's
-        deviation is at most the mean of the deviations, so the interval is not too narrow.
+        The interval over test examples has the mean width of the heads' intervals. It is not too
+        narrow, because a mean's standard deviation is at most the mean standard deviation.
 
         Args:
           seeds: the scores of the heads of each seed, at least one head per seed.
@@ -223,7 +223,7 @@ class Pool:
         return Estimate(mean=mean, low=entry["both_low"], high=entry["both_high"])
 
     def _offsets(self, scores: np.ndarray) -> list[float]:
-        """Returns the ends of a metric's interval over test examples, minus the metric."""
+        """Returns the ends of the metric's interval over test examples, relative to the metric."""
         value, evaluation = self.measure(scores), self.features.evaluate(scores, link="none")
         entry = uncertainty.summarise_records([{self.metric: value}], evaluation)[self.metric]
         return [entry["rows_low"] - value, entry["rows_high"] - value]
@@ -249,7 +249,7 @@ class Alone:
 def train_alone(
     method: MethodOptions, pool: Pool, parts: Sequence[Index], make_plan: MakePlan, seed: int
 ) -> Alone:
-    """Trains a head for each site on the site's units, with a plan and noise for the site."""
+    """Trains one head per site on the site's units, with the site's own plan and noise."""
     scores, failures, sizes, one_class = list[np.ndarray](), list[str](), list[int](), 0
     for number, units in enumerate(parts):
         rows, site_seed = pool.select(units), derived_seed(seed, f"{number} of {len(parts)} sites")
@@ -291,7 +291,7 @@ def describe_alone(pool: Pool, seeds: Sequence[Alone]) -> dict[str, Any]:
 def plan_sizes(
     method: MethodOptions, epsilon: str, inputs: Mapping[str, Any], calibrated: Path
 ) -> MakePlan:
-    """Returns a function that plans fits of n units at one budget, each n once."""
+    """Returns a function that plans fits of n units at one budget, cached by n."""
 
     @cache
     def make_plan(n: int) -> Plan:

@@ -101,7 +101,7 @@ def _estimate_cell(value: Estimate | None) -> TableCell:
 
 
 def make_section(paths: Sequence[Path], page: Page) -> list[dict[str, Any]]:
-    """Reads records; returns one part of the report per dataset with records."""
+    """Reads records; returns the section's parts, one per dataset with records."""
     records = [SitesRecord.read(path) for path in paths]
     return [
         {

@@ -29,7 +29,7 @@ class SitesCell(RecordPart):
     Attributes:
       smallest, largest: units of privacy of the smallest and largest site, over all seeds.
       alone: mean metric of the sites that can train a head; None if no site can.
-      worst, best: the lowest and highest metric of a site alone, as means over seeds.
+      worst, best: the lowest and highest metric of a site that trains alone, as means over seeds.
       averaged: metric of the mean of all sites' scores. Without normalisation statistics, the mean
         of scores is the score of the head with mean weights.
       together: the metric of secure sums with shared noise, which do not depend on the split.

@@ -72,7 +72,7 @@ ANALYSIS = Analysis(
         for backbone in study.backbones
         if study.tsne.split == "train"
     ],
-    # An embedding does not name its split: the sentence on the choice excludes all plots.
+    # Embeddings do not record their split, so existing files are ignored; `exposes` lists results.
     reveals=lambda _path: False,
     measurement=Measurement(
         rule="embed_tsne",

@@ -1,4 +1,4 @@
-"""t-SNE of features, and the share of neighbours that stay neighbours in the plane; not private."""
+"""t-SNE of features, and the share of neighbours that are preserved in the plane; not private."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ FEWEST_ROWS = 10  # fewest rows of a plot
 def embed_tsne(
     manifest: Path, output: Path, *, options: Mapping[str, Any], seed: int, threads: int
 ) -> None:
-    """Embeds the features of a split in the plane and measures how many neighbours stay neighbours.
+    """Embeds the features of a split in the plane, and measures how many neighbours are preserved.
 
     Applies PCA, then openTSNE (Policar, Strazar and Zupan, 2024), initialised with PCA. While PCA
     keeps less than 90% of the points' 15 nearest neighbours in feature space, its number of
     components is doubled, up to three times. Equal seeds and numbers of threads give equal plots.
 
-    Fewer than 10 rows, or only equal rows, do not stop a study but give a table without points. The
+    Fewer than 10 rows, or only equal rows, give a table without points instead of an error. The
     metadata of a table without points has a `note` with the reason, and `method` is null.
 
     Args:

@@ -218,9 +218,9 @@ def _class_handles(names: Sequence[str], *, markersize: float) -> list[Line2D]:
 
 
 def _draw_names(axes: Axes, plane: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> None:
-    """Writes each class's name at a point of the class, near the median, where no name is.
+    """Writes each class's name at one of its points, near the median, without overlapping names.
 
-    A name that does not fit is only in the legend. Draw all other parts of the figure first.
+    A name that does not fit is only in the legend. Call after all other parts are drawn.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None

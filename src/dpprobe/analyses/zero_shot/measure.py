@@ -33,7 +33,7 @@ logger = logging.getLogger("dpprobe")
 
 BLOCK_ROWS = 4096
 NOTE = "No training row is used. Test results are computed without noise."
-# Metrics without a threshold, because cosines without a logit bias have no threshold.
+# Metrics that need no threshold, because cosines without a logit bias have no natural threshold.
 RANKED = ("auc", "mean_average_precision", "per_label_auc", "per_label_average_precision")
 
 

@@ -1,4 +1,4 @@
-"""Figures of the accuracy that privacy costs: by backbone quality, and by distribution shift."""
+"""Figures of the accuracy lost to privacy: by backbone quality, and by distribution shift."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BARS = "bars: 95% CI of the difference"
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """The accuracy that privacy costs on one backbone at one epsilon, in percentage points.
+    """The accuracy lost to privacy on one backbone at one epsilon, in percentage points.
 
     Attributes:
       ceiling: the best non-private head on the backbone's features.
@@ -48,7 +48,7 @@ class Loss:
 
 
 def relative_error(percent: float, constant: float | None) -> float | None:
-    """Returns an accuracy's error in percent of the error of the accuracy `constant`."""
+    """Returns an accuracy's error in percent of the error at the accuracy `constant`."""
     if constant is None or constant >= 100:
         return None
     return 100 * (100 - percent) / (100 - constant)
@@ -120,9 +120,9 @@ def plot_distribution_shift(*, summaries: Sequence[Path], zero_shot: Sequence[Pa
     """Draws the points lost to privacy against a dataset's distance from the pre-training data.
 
     The distance of a (dataset, backbone) is an error on the frozen features, in percent of the
-    majority-class baseline's error. One panel shows the error of the linear probe, and one panel
-    the error of zero-shot classification for backbones that read text. At distance 0 the features
-    solve the task; at distance 100 the features have no information on the task.
+    majority-class baseline's error. One panel shows the error of the linear probe. For backbones
+    that read text, one panel shows the error of zero-shot classification. At distance 0 the
+    features solve the task; at distance 100 they have no information on the task.
 
     Raises NothingToShow if fewer than two datasets have losses and a majority-class baseline.
     """

@@ -25,7 +25,7 @@ from dpprobe.results.cell_results import CellResult
 from dpprobe.study.ablations import keep_unique, same_but_size
 
 MOST_EPSILONS = 5
-PAGE_WIDTH = 7.2  # inches: text of 8 points stays readable on a printed page
+PAGE_WIDTH = 7.2  # inches; then text of 8 points is readable on a printed page
 WITHOUT: style.Look = (style.NEUTRAL, ("none", "|"))  # the look of results without privacy
 
 
@@ -102,7 +102,7 @@ def backbone_figure(
 
 
 def spread_values(values: Sequence[float], count: int) -> list[float]:
-    """Selects at most `count` of rising values, evenly spaced, with the first and the last."""
+    """Selects at most `count` of the sorted values, evenly spaced, with the first and the last."""
     if len(values) <= count:
         return list(values)
     last = len(values) - 1
@@ -115,7 +115,7 @@ def _draw_measured(
     backbones: Sequence[str],
     looks: Mapping[float, style.Look],
 ) -> list[float | None]:
-    """Draws backbones' best results; returns each gap of the largest epsilon to no privacy."""
+    """Draws backbones' best results; returns their gaps from the largest epsilon to no privacy."""
     *offsets, end = spread_offsets(len(looks) + 1, 0.14)
     gaps: list[float | None] = []
     best = best_of_each(
@@ -138,7 +138,7 @@ def _draw_measured(
 def _draw_published(
     axes: Axes, models: Sequence[_PublishedModel], first: int, looks: Mapping[float, style.Look]
 ) -> list[float | None]:
-    """Draws papers' models; returns each model's gap of the largest epsilon to no privacy."""
+    """Draws papers' models; returns their gaps from the largest epsilon to no privacy."""
     for place, model in enumerate(models, start=first):
         for epsilon, value in model.private.items():
             colour, (_, marker) = looks[epsilon]
@@ -160,9 +160,9 @@ def _published_models(
 ) -> list[_PublishedModel]:
     """Finds the models for which a paper prints results with and without privacy.
 
-    The best of a model's results is used, as in the papers' figures. Results on a part of the
-    dataset are left out. If the study fine-tunes no network, only results with a trained
-    last layer are used, for each model that has any.
+    Each model's best result is used, as in the papers' figures, without results on a part of the
+    dataset. If the study fine-tunes no network, only results with a trained last layer are used,
+    for each model that has any.
     """
     if published is None:
         return []
@@ -230,7 +230,7 @@ def resolution_figure(
 ) -> Figure:
     """Draws results of one method by image size, from backbones that differ only in image size.
 
-    Draws the method `base`, or without `base` the method with the best mean result.
+    Draws the method `base`; if None, the method with the best mean result.
     """
     panels = []
     for group in same_but_size(backbones):
@@ -255,7 +255,7 @@ def resolution_figure(
 def image_side(manifest: Mapping[str, Any]) -> int:
     """Reads from a manifest of features the backbone's input size, in pixels per side."""
     preprocessing = manifest["preprocessing"]
-    # timm writes channels, height and width; open_clip writes a side, or height and width
+    # timm writes channels, height and width; open_clip writes one side, or height and width
     size = preprocessing["input_size" if "input_size" in preprocessing else "size"]
     return int(size if isinstance(size, int) else size[-1])
 

@@ -65,7 +65,7 @@ def draw_curves(axes: Axes, grid: Grid, dataset: str, marks: Sequence[Mark] = ()
     colours = {name: style.COLOURS[i % len(style.COLOURS)] for i, name in enumerate(coloured)}
     curves = {column: line for column, line in lines.items() if column not in ceilings}
     looks = {(b, m): (colours[b if several else m], styles[m]) for b, m in curves}
-    # The baseline is a horizontal line, so only other results at infinity need a place on the axis.
+    # The baseline is a horizontal line, so only other results at infinity need space on the axis.
     infinite = any(math.inf in line for line in curves.values())
     scale = EpsilonScale(finite=reach, infinite=infinite, curves=len(curves))
     draw_epsilon_axis(axes, scale, finite, others=ends)
@@ -220,7 +220,7 @@ def _write_captions(grid: Grid, dataset: str) -> tuple[str, str]:
 
 
 def _format_power(value: float) -> str:
-    """Writes 1e-5 as a power of ten."""
+    """Formats numbers such as 1e-5 as powers of ten."""
     mantissa, exponent = f"{value:.2e}".split("e")
     factor = f"{float(mantissa):g}"
     raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

@@ -84,7 +84,7 @@ def datasets_figure(cells: Sequence[CellResult]) -> Figure:
 
 
 def delta_figure(groups: Sequence[Sequence[str]], cells: Sequence[CellResult]) -> Figure:
-    """Draws results on equal images at several deltas: a panel per backbone, a line per delta."""
+    """Draws results on equal images by delta: one panel per backbone, one line per delta."""
     chosen, words = _choose_heads(cells)
     deltas = {cell.dataset: cell.delta for cell in chosen}
     several = len(groups) > 1
@@ -101,7 +101,7 @@ def delta_figure(groups: Sequence[Sequence[str]], cells: Sequence[CellResult]) -
 def _choose_heads(cells: Sequence[CellResult]) -> tuple[list[CellResult], str]:
     """Chooses and names the private cells of the comparison."""
     private = [cell for cell in cells if cell.private]
-    # `auto` is left out, because it may choose DP-FC only at some epsilons.
+    # `auto` is omitted, because it may choose DP-FC only at some epsilons.
     fixed = [cell for cell in private if "chosen" not in cell.options]
     heads = [cell for cell in fixed if cell.base_options.get("head", cell.head) == DP_FC]
     covered = {cell.dataset for cell in heads} == {cell.dataset for cell in private}

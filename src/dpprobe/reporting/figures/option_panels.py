@@ -37,7 +37,7 @@ class Panel:
     split: float | None = None
 
     def best_by_place(self, epsilon: float) -> list[tuple[float, CellResult]]:
-        """Returns the best cell at each position at an epsilon, from left to right."""
+        """Returns the best cell per position for an epsilon, from left to right."""
         here = [(place, cell) for place, cell in self.cells if cell.epsilon == epsilon]
         best: dict[float, CellResult] = {}
         for place, cell in sorted(here, key=lambda item: (item[0], -item[1].mean)):
@@ -121,7 +121,7 @@ def draw_bars(
     *,
     across: bool = False,
 ) -> None:
-    """Draws results with their intervals, `offset` to the right of (below) their positions."""
+    """Draws results with intervals, shifted by `offset` to the right (downwards if `across`)."""
     colour, (_, marker) = look
     edge: Mapping[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.5}
     style.draw_error_bars(

@@ -36,8 +36,8 @@ def option_figure(cells: Sequence[CellResult], option: str, *, dataset: str) -> 
 
     Draws one panel per backbone and family of methods, and one line per epsilon. Methods of a
     family may also differ in learning rate. At each value and epsilon, the method with the best
-    test result is drawn, as in the papers; the panel states the number of methods. `option` is a
-    key of `VARIED`.
+    test result is drawn, as in the papers; the panel gives the number of methods. `option` is a key
+    of `VARIED`.
     """
     groups = find_varied({cell.method: cell.options for cell in cells}, option)
     panels = []
@@ -54,7 +54,7 @@ def option_figure(cells: Sequence[CellResult], option: str, *, dataset: str) -> 
 def _make_panel(
     cells: Sequence[CellResult], option: str, backbone: str, group: Sequence[str]
 ) -> Panel:
-    """Positions the cells of a backbone; the value 0 is to the left of the logarithmic axis."""
+    """Places a backbone's cells on the axis; the value 0 is to the left of the logarithmic axis."""
     span = group[0] if len(group) == 1 else f"{group[0]} … {group[-1]}"
     if option == "optimiser":
         heads = [head for head in OPTIMISERS if any(cell.head == head for cell in cells)]

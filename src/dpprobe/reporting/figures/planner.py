@@ -33,7 +33,7 @@ def write_plan_figure(path: Path, setting: Setting, scale: Scale, *, unit: str) 
 def plan_svg(
     setting: Setting, scale: Scale, starts: Sequence[Start], *, title: str, unit: str
 ) -> bytes:
-    """Draws the plan of a study's dataset, with each epsilon's line through the measured result."""
+    """Draws the plan for a study's dataset, with lines through the measured results."""
     lines = {start.setting.epsilon: start for start in starts}
     with style.use_settings():
         return style.draw_svg(draw_plan(setting, scale, lines, title=title, unit=unit))
@@ -42,7 +42,7 @@ def plan_svg(
 def draw_plan(
     setting: Setting, scale: Scale, lines: Mapping[float, Start | None], *, title: str, unit: str
 ) -> Figure:
-    """Draws a line per epsilon, the range of the setting's epsilon, both baselines, and n."""
+    """Draws one line per epsilon, the range at the setting's epsilon, both baselines, and n."""
     figure = Figure(figsize=(7.4, 4.1), layout="constrained")
     axes = figure.subplots()
     looks = style.choose_looks(len(lines))

@@ -34,7 +34,7 @@ class Mark:
 
     @property
     def circle_epsilon(self) -> float:
-        """The epsilon at which the circle is drawn: the geometric mean of a range."""
+        """The epsilon at which the circle is drawn; for a range, the geometric mean."""
         low, high = self.reach
         return low if low == high else math.sqrt(low * high)
 
@@ -144,7 +144,7 @@ def _draw_circle(axes: Axes, place: tuple[float, float], *, inferred: bool) -> N
     )
 
 
-# Steps from the true position of a circle to free positions, nearest first.
+# Candidate offsets of a circle from its true position, nearest first.
 _STEPS = sorted(
     ((across, up) for across in range(-12, 13) for up in range(-12, 13)),
     key=lambda step: (step[0] ** 2 + step[1] ** 2, step),
@@ -158,7 +158,7 @@ def _free_place(
     *,
     top: float,
 ) -> tuple[float, float]:
-    """Finds the position nearest to `true` at which a circle overlaps no placed circle."""
+    """Finds the nearest position to `true` at which a circle does not overlap placed circles."""
     for across, up in _STEPS:
         x, y = true[0] + across * size[0], true[1] + up * size[1]
         free = all(

@@ -32,11 +32,11 @@ Point = tuple[float, CellResult]  # seconds per model
 def plot_time_cost(*, study: Study, results: Path, dataset: str) -> Figure:
     """Draws test results against a model's wall-clock training seconds, one panel per epsilon.
 
-    Seconds of training all seeds are divided by the number of seeds. If Snakemake's benchmarks have
-    the extraction of training features on all backbones, a second row of panels adds the seconds of
-    extraction. Networks are left out, because resumed jobs time only their last part. Searches that
-    epsilon covers have no seconds, which would reveal their random number of trials. Raises
-    NothingToShow if no epsilon has two private cells with a time.
+    The seconds for all seeds are divided by the number of seeds. If Snakemake's benchmarks have
+    the extraction of training features for all backbones, a second row of panels adds the seconds
+    of extraction. Networks are omitted, because resumed jobs time only their last part. Searches
+    that epsilon covers have no seconds, because these would reveal the random number of trials.
+    Raises NothingToShow if no epsilon has two private cells with a time.
     """
     cells = read_cell_results(record_paths(results, study.list_cells(dataset)))
     timed = [
@@ -84,10 +84,10 @@ def plot_time_cost(*, study: Study, results: Path, dataset: str) -> Figure:
 def _choose_looks(
     front: Sequence[CellResult], timed: Sequence[Point]
 ) -> tuple[dict[tuple[str, str], style.Look], list[tuple[str, style.Look]]]:
-    """Gives each backbone and method on a front a look; returns looks and the legend's entries.
+    """Chooses looks of the backbones and methods on a front; returns looks and legend entries.
 
-    With several backbones, colours are backbones and markers are methods, which has fewer entries
-    than pairs of both.
+    With several backbones, colours show backbones and markers show methods, because the legend
+    would otherwise need an entry for each pair.
     """
     methods = keep_unique(cell.method for cell in front)
     backbones = keep_unique(cell.backbone for cell in front)
@@ -120,7 +120,7 @@ def _write_caption(
 def read_extraction_seconds(study: Study, results: Path, dataset: str) -> dict[str, float]:
     """Reads the wall-clock seconds of extracting each backbone's training features.
 
-    Leaves out backbones with a training shard that has no Snakemake benchmark.
+    Omits backbones if a training shard has no Snakemake benchmark.
     """
     shards = [name.removesuffix(".h5") for name in StudyFiles(study).list_shard_names()]
     seconds = {}
@@ -133,7 +133,7 @@ def read_extraction_seconds(study: Study, results: Path, dataset: str) -> dict[s
 
 
 def find_front(points: Sequence[Point]) -> list[Point]:
-    """Finds the Pareto front of points: no other point is faster and better; fast points first."""
+    """Finds the points of the Pareto front (no other point is faster and better), fastest first."""
     front: list[Point] = []
     for point in sorted(points, key=lambda each: (each[0], -each[1].mean)):
         if not front or point[1].mean > front[-1][1].mean:

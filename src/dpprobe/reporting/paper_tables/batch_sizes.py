@@ -140,8 +140,8 @@ def _printed_batches(published: Published, table: str) -> list[_BatchRow]:
 def _measured_batches(run: Run, head: str) -> list[_BatchRow]:
     """Makes the measured rows; methods that differ in batch size and learning rate share a row.
 
-    If some methods differ in batch size, other methods have no rows. The rows of a group are
-    followed by rows for `tuned` heads on the group's methods, whose epsilon covers the search.
+    If some methods differ in batch size, other methods have no rows. Each group's rows are followed
+    by rows for `tuned` heads (whose epsilon covers the search) on the group's methods.
     """
     options = {cell.method: cell.options for cell in run.cells if cell.head == head}
     sizes = {cell.method: cell.batch_size for cell in run.cells if cell.head == head}
@@ -187,7 +187,7 @@ def _group_rows(run: Run, group: Sequence[str]) -> list[_BatchRow]:
 
 
 def _priced_groups(run: Run, options: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Groups methods of head `tuned` whose base has `options`, ignoring the options that vary."""
+    """Groups methods of head `tuned` whose base has `options`, except for the varied options."""
     like = {}
     for cell in run.cells:
         if cell.head != PRICED:

@@ -1,4 +1,4 @@
-"""Common parts of all papers' tables: the study's results, names, table cells and notes."""
+"""Shared parts of the papers' tables: the study's results, names, table cells and notes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dpprobe.study.published_names import published_names, unpublished_name
 from dpprobe.study.run_command import run_words
 from dpprobe.study.study import Study
 
-# The papers as `resources/published.yaml` cites them.
+# The papers' keys in `resources/published.yaml`.
 FOUNDATION, TRANSFER, FEATURES = "foundation_features", "mehta_2022", "mehta_2023"
 MEDICAL = "berrada_2023"
 STUDY_FILES = {
@@ -59,7 +59,7 @@ class Run:
 
     Attributes:
       names: the name of each dataset in `resources/published.yaml`.
-      methods: methods to show in table 2 of the foundation-features paper; empty for all private.
+      methods: methods in table 2 of the foundation-features paper; empty for all private methods.
       base: the method from which the ablation starts; if None, the ablation chooses a method.
     """
 
@@ -133,18 +133,18 @@ def row_numbers(published: Published, table: str, row: str) -> dict[str, Number]
 
 
 def best_of_cell(cells: Sequence[CellResult]) -> TableCell:
-    """Makes the table cell of the best of several results, with the number of results."""
+    """Makes a table cell with the best of several results, and the number of results."""
     cell = measured_cell(best_result(cells))
     return replace(cell, text=f"{cell.text} (of {len(cells)})") if len(cells) > 1 else cell
 
 
 def result_title(cells: Iterable[CellResult]) -> str:
-    """Returns the header of a column of results, which also names AUC if a dataset has it."""
+    """Returns the header of a column of results; names AUC too if it is a dataset's metric."""
     return "±Accuracy or AUC" if any(c.measure.headline == "auc" for c in cells) else "±Accuracy"
 
 
 def summary_cell(record: Mapping[str, Any] | None, metric: str) -> TableCell:
-    """Makes the table cell of a zero-shot record, or of one few-shot probe."""
+    """Makes a table cell from a zero-shot record, or from one few-shot probe."""
     if record is None:
         return BLANK
     entry = record["summary"][metric]
@@ -152,7 +152,7 @@ def summary_cell(record: Mapping[str, Any] | None, metric: str) -> TableCell:
 
 
 def scaled_cell(mean: float, low: float | None, high: float | None, metric: str) -> TableCell:
-    """Makes a cell of an accuracy in percent, or of an AUC as a fraction, as in papers."""
+    """Makes a cell with an accuracy in percent, or with an AUC as a fraction, as in papers."""
     if metric == "auc":
         return mean_cell(mean, low, high, scale=1.0, digits=3)
     return mean_cell(mean, low, high)

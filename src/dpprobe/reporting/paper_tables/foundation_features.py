@@ -29,7 +29,7 @@ from dpprobe.study.ablations import keep_unique
 
 DEFAULT_SHOTS = (1, 2, 4, 8, 16, 32, None)
 INFERRED_MARK = "‡"
-_Place = tuple[str, float, str]  # dataset, epsilon and metric as a row writes it
+_Place = tuple[str, float, str]  # dataset, epsilon, and the metric as in the row
 
 
 def private_results(run: Run, published: Published) -> Table:
@@ -77,7 +77,7 @@ class _PrivateResults:
         self._results = {(*_cell_place(c), c.backbone, c.method): c for c in self.cells}
 
     def make_rows(self, name: str, printed: Sequence[Row]) -> list[tuple[TableCell, ...]]:
-        """Makes a dataset's published rows, then rows for measured results without a published row.
+        """Makes a dataset's published rows, then rows for other measured results.
 
         A measured result is shown in the first published row with its epsilon and metric.
         """
@@ -146,13 +146,13 @@ def _cell_place(cell: CellResult) -> _Place:
 
 
 def _datasets_of(run: Run, name: str) -> list[str]:
-    """Lists the study's datasets with a published name, first the dataset of this very name."""
+    """Lists the study's datasets with a given published name, first any dataset of that name."""
     datasets = [dataset for dataset in run.datasets if run.published_name(dataset) == name]
     return sorted(datasets, key=lambda dataset: dataset != name)
 
 
 def few_shot_results(run: Run, published: Published) -> Table:
-    """Makes table 3: non-private few-shot probes and zero-shot, beside private heads."""
+    """Makes table 3: non-private few-shot probes and zero-shot, next to private heads."""
     counts = {probe["shots"] for record in run.few_shot for probe in record["results"]}
     shots = sorted(counts or DEFAULT_SHOTS, key=lambda count: count or math.inf)
     budgets = sorted({cell.epsilon for cell in run.cells if cell.private})

@@ -32,7 +32,7 @@ NO_CHANGE = "no change"
 
 
 def ablation_table(run: Run, published: Published) -> Table:
-    """Makes table 4: one change at a time, with its difference from the base."""
+    """Makes table 4: results with one changed option each, and the difference from the base."""
     rows = []
     for row in published.of_table(TRANSFER, "4").rows:
         numbers = row_numbers(published, "4", row.row)
@@ -112,7 +112,7 @@ def _changed_rows(run: Run, base: str) -> list[tuple[TableCell, ...]]:
 def _one_change_away(run: Run, first: CellResult) -> dict[str, list[CellResult]]:
     """Maps each change of one option of method or backbone to the cells with this change.
 
-    The learning rate may differ too, because each change has its own learning rate.
+    The learning rate may differ too, because each change may need another learning rate.
     """
     neighbours: dict[str, list[CellResult]] = {}
     for other in (cell for cell in run.cells if cell.head in OPTIMISERS):
@@ -157,7 +157,7 @@ def _flatten_options(options: Mapping[str, Any], prefix: str = "") -> dict[str, 
 
 
 def _describe_changes(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    """Writes changes as "LAMB → momentum" or "max grad norm 1 → 10"."""
+    """Formats changes, such as "LAMB → momentum" or "max grad norm 1 → 10"."""
     parts = []
     for key, (before, after) in changed.items():
         if key == "head":

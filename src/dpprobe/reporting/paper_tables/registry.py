@@ -1,4 +1,4 @@
-"""The papers' tables by name: the check if a study needs a table, and the function for the table.
+"""The papers' tables by name, each with a check if a study needs it and the function to make it.
 
 Every start of Snakemake imports this module, so its imports are fast.
 """
@@ -111,5 +111,5 @@ PAPER_TABLES: dict[str, PaperTable] = {
 
 
 def list_paper_tables(study: Study) -> list[str]:
-    """Lists the papers' tables to write for a study, which measures at least one row of each."""
+    """Lists the papers' tables of which a study measures at least one row."""
     return [name for name, table in PAPER_TABLES.items() if table.is_measured(study)]

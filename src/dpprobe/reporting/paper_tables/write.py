@@ -14,7 +14,7 @@ from dpprobe.study.study import Study
 
 
 def write_study_tables(*, study: Study, results: Path, published: Published, folder: Path) -> None:
-    """Writes the papers' tables of a study, published numbers beside measured ones.
+    """Writes the papers' tables of a study, with published next to measured numbers.
 
     Each table is written as Markdown, CSV and LaTeX; a bibliography is written for LaTeX.
     """

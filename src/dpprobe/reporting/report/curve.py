@@ -13,11 +13,11 @@ from dpprobe.results.best_private import Best
 
 
 def draw_curve(bests: Sequence[Best]) -> str:
-    """Draws one dataset's best private results with 95% intervals; returns a data address.
+    """Draws one dataset's best private results with 95% intervals; returns a data URL.
 
-    The dashed line is the dataset's best non-private result: the baseline of each point's own
-    backbone would bend where the best backbone changes. The dotted line is the majority-class
-    baseline, if within the axis. `bests` are in the order of rising epsilons.
+    The dashed line is the dataset's best non-private result, because a line of each point's own
+    baseline would bend where the best backbone changes. The dotted line is the majority-class
+    baseline, if inside the axis limits. `bests` must be sorted by increasing epsilon.
     """
     with style.use_settings():
         figure = Figure(figsize=(4.8, 2.7), layout="constrained")

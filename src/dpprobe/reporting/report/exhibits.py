@@ -30,7 +30,7 @@ FIGURE_TITLES = {
 
 
 class Exhibits:
-    """Figures and tables in the form that the report shows, each shown once.
+    """Figures and tables as the report shows them; each is shown only once.
 
     Attributes:
       linked: titles of the figures that are too large for the page.
@@ -47,7 +47,7 @@ class Exhibits:
     def list_figures(
         self, dataset: str | None, facts: Mapping[str, str], *, section: Section | None = None
     ) -> list[dict[str, Any]]:
-        """Returns a section's figures, or figures outside sections; `dataset` None is for all."""
+        """Returns a section's figures, or figures outside sections; `dataset` is None for all."""
         groups: dict[str, dict[str, Path]] = {}
         for path in self.sources.figures:
             if find_section(path.stem) is not section:
@@ -100,7 +100,7 @@ class Exhibits:
                 continue
             text = write_markdown(item.table)
             if text in self.seen:
-                continue  # a study of one dataset has two files with equal tables
+                continue  # with one dataset, two files have equal tables
             self.seen.add(text)
             title = item.table.title or title_of(item.table.name, dataset)
             whole = len(text.encode()) <= TABLE_BYTES
@@ -141,7 +141,7 @@ def title_of(name: str, dataset: str | None) -> str:
 
 
 def _find_caption(name: str, captions: Sequence[Path]) -> str:
-    """Returns the caption whose file's name is the longest prefix of the figure's name."""
+    """Returns the caption whose file name is the longest prefix of the figure's name."""
     matches = [path for path in captions if name.startswith(path.stem)]
     if not matches:
         return ""
@@ -150,7 +150,7 @@ def _find_caption(name: str, captions: Sequence[Path]) -> str:
 
 
 def figure_facts(bests: Sequence[Best], dataset: str) -> dict[str, str]:
-    """Describes kinds of figures in words, for readers who cannot see figures."""
+    """Describes each kind of figure in words, for readers who cannot see figures."""
     results = [best for best in bests if best.dataset == dataset]
     if not results:
         return {}

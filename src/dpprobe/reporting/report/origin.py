@@ -27,7 +27,7 @@ LIBRARIES = (
 
 
 def cell_command(origin: Origin, dataset: str, backbone: str, method: str, epsilon: str) -> str:
-    """Returns the command that reproduces a cell, to be run in the folder of the study's run."""
+    """Returns the command that reproduces a cell, for use in the folder of the study's run."""
     cell = origin.results / "cells" / dataset / backbone / method / f"eps-{epsilon}"
     return _snakemake_call(origin, (cell / METRICS_FILE).as_posix())
 
@@ -38,7 +38,7 @@ def _snakemake_call(origin: Origin, *targets: str) -> str:
 
 
 def write_commands(origin: Origin) -> dict[str, str]:
-    """Returns commands that check out the code, repeat the study, and delete a cell."""
+    """Returns commands to check out the code, to repeat the study, and to delete a cell."""
     commit, _, changes = (origin.commit or "").partition(" ")
     checkout = f"git checkout {commit}" if commit else ""
     if changes:

@@ -16,7 +16,7 @@ from dpprobe.privacy.risk import RiskEpsilon, nominal_epsilon, row_words
 from dpprobe.results.best_private import best_ceiling, from_one
 from dpprobe.results.summary import Grid
 
-_POINTS = 2  # the table has the number of units for a loss of this many points
+_POINTS = 2  # points of loss, for which the table gives the number of units
 
 
 def plan_parts(
@@ -27,7 +27,7 @@ def plan_parts(
     Predictions start from the best measured head of each epsilon. Only datasets whose metric is
     accuracy have parts, and only backbones whose non-private baseline beats the majority class. If
     measured heads are outside the predicted range, the part has no predictions. Each dataset has a
-    figure of the backbone with the best non-private baseline, if `has_room` for the figure.
+    figure of the backbone with the best non-private baseline, if `has_room` returns True.
     """
     parts = []
     for dataset, measure in grid.measures.items():
@@ -168,7 +168,7 @@ class _Part:
         return format_span(kept.predict_accuracy(chance=scale.chance, ceiling=scale.middle))
 
     def draw_figure(self, has_room: Callable[[int], bool]) -> str | None:
-        """Draws the figure as a data address; None if the page would become too large."""
+        """Draws the figure as a data URL; None if the page would become too large."""
         from dpprobe.reporting.figures.planner import plan_svg  # imports Matplotlib
 
         svg = plan_svg(
@@ -182,7 +182,7 @@ class _Part:
 
 
 def _plannable(epsilon: float) -> float:
-    """Returns the epsilon to plan for; of a permitted risk, the epsilon without sampling."""
+    """Returns the epsilon to plan for; for a permitted risk, its epsilon without sampling."""
     if not isinstance(epsilon, RiskEpsilon) or epsilon.delta is None:
         return epsilon
     return RiskEpsilon(nominal_epsilon(epsilon.token, epsilon.delta), epsilon.token, epsilon.delta)

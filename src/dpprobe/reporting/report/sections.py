@@ -1,4 +1,4 @@
-"""Sections of the report: headline, what was run, all cells."""
+"""Sections of the report: the headline, the study that was run, and all cells."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def make_card(
 ) -> dict[str, Any]:
     """Makes a dataset's card: verdict, curve, prospects and caveats.
 
-    `best` is the best result at the epsilon of the verdict; `bests` has the best result at each
-    epsilon. `plan` is a part from `plan_parts`; if it is None, `unplanned` explains the reason.
+    `best` is the best result at the verdict's epsilon; `bests` has the best result at each epsilon.
+    `plan` is a part from `plan_parts`; if None, `unplanned` explains the reason.
     """
     doubts = (*list_doubts(best), *cautions)
     caveats: list[tuple[str, str | None]] = [(text, None) for text in doubts]
@@ -237,7 +237,7 @@ def one_line(options: Mapping[str, Any], skip: Sequence[str] = ()) -> str:
 
 
 def _write_value(value: Any) -> str:
-    """Formats a value as a study writes it, but without quotes and braces."""
+    """Formats a value as in a study file, but without quotes and braces."""
     if isinstance(value, Mapping):
         return f"({one_line(value)})"
     if isinstance(value, list | tuple):

@@ -19,7 +19,7 @@ from dpprobe.results.summary import read_grid
 
 @dataclass(frozen=True, kw_only=True)
 class ReportTable:
-    """A table of the report, with its files; dataset is None for a table of all datasets."""
+    """A table of the report, with its files; `dataset` is None for a table of all datasets."""
 
     table: Table
     files: Sequence[Path]
@@ -27,7 +27,7 @@ class ReportTable:
 
     @property
     def folder(self) -> str:
-        """The name of the folder of the table's files: "papers" for the papers' tables."""
+        """The name of the folder with the table's files: "papers" for the papers' tables."""
         return self.files[0].parent.name
 
 
@@ -36,7 +36,7 @@ def study_tables(
 ) -> list[ReportTable]:
     """Makes the report's tables that `files` show, in the order of the Markdown files.
 
-    Leaves out tables that belong to sections. `run` is None if no file is a table of a paper.
+    Omits tables that belong to sections. `run` is None if no file is a paper's table.
     Raises DataError if a Markdown file is not a known table.
     """
     results: dict[str, tuple[Table, str | None]] = {

@@ -12,7 +12,7 @@ from dpprobe.reporting.report.shown_tables import ReportTable
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """The content of a report: files of other stages, and tables."""
+    """The content of a report: files from other stages, and tables."""
 
     summaries: Sequence[Path]
     statements: Sequence[Path]  # privacy.json of the cells
@@ -28,9 +28,9 @@ class Sources:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The study, folder, call and commit that the results come from."""
+    """The origin of the results: the study, the folder, the call and the commit."""
 
-    study: Mapping[str, Any]  # the study as checked, defaults filled in
+    study: Mapping[str, Any]  # the checked study, with defaults filled in
     results: Path
     call: Sequence[str] = ()  # options of `snakemake` that select the study
     commit: str | None = None

@@ -81,7 +81,7 @@ def list_candidates(
 ) -> dict[tuple[str, str], list[tuple[str, str]]]:
     """Lists name and link of each private statement by (dataset, epsilon).
 
-    A link leads to the statement in the report, or to the file of a statement that is left out.
+    A link leads to the statement in the report, or to its file if the report omits the statement.
     """
     listed: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for index, item in enumerate(statements):
@@ -95,7 +95,7 @@ def list_candidates(
 
 
 def _describe_mechanisms(content: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns a statement's mechanisms with what each releases, and on which rows."""
+    """Returns a statement's mechanisms, each with its release and the rows it is computed from."""
     options = method_options(content["options"])
     described = {item.name: item.released for item in options.list_mechanisms(content["n"])}
     return [
@@ -110,13 +110,13 @@ def _name_rows(content: Mapping[str, Any], mechanism: Mapping[str, Any]) -> str:
 
 
 def common_limits(lists: Sequence[Sequence[str]]) -> list[str]:
-    """Lists what none of the statements covers, in the order of the first list."""
+    """Lists the limits that all statements share, in the order of the first list."""
     shared = set.intersection(*map(set, lists)) if lists else set()
     return [text for text in lists[0] if text in shared] if lists else []
 
 
 def public_data(statements: Sequence[Statement]) -> list[dict[str, str]]:
-    """Lists for each backbone the assumption on pretraining, and the near-duplicate check."""
+    """Lists, for each backbone, the assumption on pretraining and the near-duplicate check."""
     assumed: dict[tuple[str, str], dict[str, str]] = {}
     for item in statements:
         for backbone, path in item.cells:

@@ -87,7 +87,7 @@ NOT_PRIVATE = (
 def write_study_report(
     output: Path, study: Study, inputs: Mapping[str, Sequence[Path]], *, call: Sequence[str]
 ) -> None:
-    """Writes the report of a study, from files by their names in the rule `write_report`.
+    """Writes the report of a study; `inputs` has the files by name in the rule `write_report`.
 
     Raises DataError if a file does not have the content that its name implies.
     """
