@@ -89,7 +89,7 @@ def test_the_sum_is_of_clipped_scores_by_unit_and_class(name: str) -> None:
     """A plain loop over units gives the same sum; null rows add nothing."""
     shown = Shown()
     units = Units.number_units([f"{row // 7}" for row in range(ROWS)])
-    _, before, data = fits_of(name, 1.0, units, shown)
+    _, before, data = fits_of(name, 0.05, units, shown)  # the priors are not equal
     assert before.priors is not None
     scores, prior = scores_of(before, 0, data), before.priors[0].astype(np.float64)
     heads = before.weights[0].astype(np.float64)
