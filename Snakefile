@@ -23,7 +23,7 @@ for package in ("dpprobe", "snakemake_executor_plugin_cluster_generic"):
         )
 
 from dpprobe.errors import ConfigError
-from dpprobe.garbage import search_rarely
+from dpprobe.garbage_collection import search_rarely
 from dpprobe.study.yaml_file import check_yaml
 
 search_rarely()

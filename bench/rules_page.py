@@ -10,13 +10,13 @@ from pathlib import Path
 
 from dpprobe.analysis_registry import ANALYSES, load_analyses
 from dpprobe.files.atomic_writes import write_text
-from dpprobe.reporting.declarations import STUDY_EXHIBITS
+from dpprobe.reporting.registry import STUDY_EXHIBITS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "workflow.md"
 BEGIN, END = "<!-- rules: bench/rules_page.py -->\n", "<!-- end of rules -->\n"
 TARGETS = "workflow/rules/targets.smk"
-EXHIBITS = "src/dpprobe/reporting/declarations.py"
+EXHIBITS = "src/dpprobe/reporting/registry.py"
 NAMED = {"release_": "name"}  # wildcards of targets that do not name a dataset
 
 

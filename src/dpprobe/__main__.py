@@ -15,7 +15,7 @@ from dpprobe.draft.init_command import add_command as add_init
 from dpprobe.errors import LASTING, DpprobeError
 from dpprobe.extras import naming_extras
 from dpprobe.files.disk_errors import explain_unwritable
-from dpprobe.garbage import search_rarely
+from dpprobe.garbage_collection import search_rarely
 from dpprobe.release.commands import add_commands, open_release
 from dpprobe.release.compare_command import add_command as add_compare
 from dpprobe.release.parts.sites.site_commands import add_command as add_site

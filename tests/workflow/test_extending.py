@@ -57,7 +57,7 @@ def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     module, line = read_code(page, "Add a head")
     (package / "heads/nearest_mean.py").write_text(module)
     insert(package / "heads/registry.py", "HEADS: dict[str, str] = {\n", line)
-    declarations = package / "reporting/declarations.py"
+    registry = package / "reporting/registry.py"
     for heading, place in (
         ("Add a table", "reporting/best_of_methods.py"),
         ("Add a figure", "reporting/figures/cell_points.py"),
@@ -65,10 +65,10 @@ def extended(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         module, line = read_code(page, heading)
         assert f"`src/dpprobe/{place}`" in page
         (package / place).write_text(module)
-        insert(declarations, "STUDY_EXHIBITS: tuple[Exhibit, ...] = (\n", line)
+        insert(registry, "STUDY_EXHIBITS: tuple[Exhibit, ...] = (\n", line)
         room, name = Path(place).parent, Path(place).stem
         imported = f"from dpprobe.{'.'.join(room.parts)} import {name}\n"
-        insert(declarations, "from dpprobe.results.study_files import StudyFiles\n", imported)
+        insert(registry, "from dpprobe.results.study_files import StudyFiles\n", imported)
     *modules, line = read_code(page, "Add an analysis")
     places = re.findall(r"^`src/dpprobe/(analyses/lengths/\w+\.py)`:$", page, flags=re.MULTILINE)
     for place, module in zip(places, modules, strict=True):

@@ -16,7 +16,7 @@ from dpprobe.extras import naming_extras
 from dpprobe.files.disk_errors import explain_unwritable
 from dpprobe.files.run_marks import explain_missing_file
 from dpprobe.files.written_files import JobRecord
-from dpprobe.garbage import search_rarely
+from dpprobe.garbage_collection import search_rarely
 from dpprobe.progress import PROGRESS
 from dpprobe.versions import check_versions
 

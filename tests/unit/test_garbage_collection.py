@@ -19,7 +19,7 @@ del first, second
 atexit.register(print, "last wishes")
 """
 ALL = ["last wishes", "found", "found"]
-SEARCH_RARELY = "from dpprobe.garbage import search_rarely; search_rarely()"
+SEARCH_RARELY = "from dpprobe.garbage_collection import search_rarely; search_rarely()"
 
 
 @pytest.mark.parametrize(
