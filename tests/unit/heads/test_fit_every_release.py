@@ -210,6 +210,7 @@ OTHER_OPTIONS: list[dict[str, Any]] = [
     {"max_labels": 1},
     {"max_grad_norm": 0.02},
     {"class_weights": [1, 0.5, 0.25]},
+    {"loss": "sigmoid", "init_bias": 0.3},
     {"normalize": "layer_norm"},
 ]
 
