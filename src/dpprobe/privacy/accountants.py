@@ -683,7 +683,7 @@ def _prv_upper(mechanisms: Sequence[Mechanism], delta: float, error: float, tail
 
 
 def _condense_mechanisms(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
-    """Returns (noise multiplier, rate, count) per mechanism, one for all without sampling."""
+    """Returns (noise multiplier, rate, count) tuples, a single tuple for all without sampling."""
     whole = [item for item in mechanisms if item.sample_rate == 1]
     single = [(1 / gaussian_mu(whole), 1.0, 1)] if whole else []
     return single + [

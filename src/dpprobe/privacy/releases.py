@@ -343,7 +343,7 @@ class Releases(NoiseStreams):
         return self.observer.observe_steps(name, seed, steps, shape)
 
     def show_values(self, name: str, values: torch.Tensor) -> None:
-        """Shows an audit's observer a head's weights [seeds, ...] or statistics, before a sum."""
+        """Shows weights or statistics [seeds, ...] to an audit's observer, before the next sum."""
         if self.observer is not None:
             self.observer.see_values(name, self.seeds, values)
 

@@ -116,7 +116,7 @@ class Risk:
         return f"tpr-{self.true_positives:.12g}-at-{self.at:.12g}"
 
     def to_mu(self) -> float:
-        """Returns the mu of Gaussian differential privacy whose printed rates attain the target.
+        """Returns the largest mu of Gaussian DP whose printed rates meet the target.
 
         Raises PrivacyError for a target that rounds to no risk at six decimals.
         """
@@ -228,7 +228,7 @@ def read_budget(token: str) -> float | Risk:
 
 
 def nominal_epsilon(token: str, delta: float) -> float:
-    """Returns a budget's epsilon before calibration; for a risk, that of Gaussian mechanisms."""
+    """Returns a budget's epsilon before calibration; for a risk, of a Gaussian mechanism."""
     risk = find_risk(token)
     return epsilon_value(token) if risk is None else risk.to_epsilon(delta)
 
@@ -315,7 +315,7 @@ def _limit_rate(epsilon: RiskEpsilon) -> float:
 
 
 def describe_target(plan: Plan) -> dict[str, Any]:
-    """Returns the risk that a plan was calibrated to, with its mu if it is Gaussian; else empty."""
+    """Returns a plan's risk target, with mu if the plan is Gaussian; empty without a target."""
     if plan.risk is None:
         return {}
     exact = plan.selection is None and is_gaussian(plan.mechanisms)

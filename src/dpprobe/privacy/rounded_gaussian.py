@@ -79,7 +79,7 @@ BLOCK = 1 << 14
 _TAIL, _NOTHING = STRIPS, STRIPS + 1
 _GUIDE_BITS = 3
 _MORE = 1024
-_FEWEST = 3  # further words that must be left before an attempt in 192-bit integers
+_FEWEST = 3  # the most further words that `draw_rest` uses for one attempt
 _EXP_BITS = 160
 
 _f8, _u8, _i8 = np.float64, np.uint64, np.int64
@@ -127,7 +127,7 @@ class Table(NamedTuple):
 
 
 def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
-    """Encloses 2^bits exp(-exponent), of an exponent of at least 0, in two integers."""
+    """Returns integer bounds on 2^bits exp(-exponent), for an exponent of at least 0."""
     if exponent == 0:
         return 1 << bits, 1 << bits
     halvings = max(0, math.ceil(2 * exponent).bit_length())
@@ -237,7 +237,7 @@ class RoundedGaussian:
         self._place = 0
 
     def draw_numbers(self, size: int, deviation: float) -> npt.NDArray[np.int64]:
-        """Draws the next numbers, 0 at deviation 0; raises PrivacyError unless it is up to 2^48."""
+        """Draws the next numbers; raises PrivacyError for a deviation outside 0 to 2^48."""
         scale, out = _find_scale(deviation), np.zeros(size, dtype=np.int64)
         if scale is not None:
             for start in range(0, size, BLOCK):
@@ -326,7 +326,7 @@ def _find_scale(deviation: float) -> _Scale | None:
 
 
 def attempt_number(word: int, more: Callable[[], int], deviation: Fraction) -> int | None:
-    """Makes a number from its first `word`, in integers of any length; None to start it again.
+    """Computes a number in integers of any length; returns None if it must be started again.
 
     `word` is the number's first word, and `more` draws a further word.
     """

@@ -58,7 +58,7 @@ class _SampledLoss(GaussianPrivacyLoss):  # type: ignore[misc]
 class _MixtureLoss(MixtureGaussianPrivacyLoss):  # type: ignore[misc]
     def __init__(self, noise: float, size: int, rate: float, adjacency_type: AdjacencyType) -> None:
         shares = binom.pmf(joined := np.arange(size + 1), size, rate)
-        if never := shares[0] < _NEVER:  # one unit more in these samples can only raise the loss
+        if never := shares[0] < _NEVER:  # counts them as one unit, which can only raise loss
             shares[:2] = 0.0, shares[0] + shares[1]
         super().__init__(noise, joined, shares, adjacency_type=adjacency_type)
         if never:
