@@ -26,7 +26,7 @@ LOSSES = (5, 2)  # percentage points
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A number n of units of privacy and an epsilon, with the predicted accuracies."""
+    """One row of a plan: n units of privacy, an epsilon, and the predicted share of the lead."""
 
     label: str
     n: int

@@ -54,7 +54,7 @@ class Law:
     smallest: int
 
     def shares_at(self, signal: float) -> tuple[float, float, float]:
-        """Returns low, expected and high share at a signal, constant beyond measured signals."""
+        """Returns low, expected and high share at a signal; constant outside measured signals."""
         place = bisect_right(self.signals, signal)
         if place == 0:
             return self.low[0], self.expected[0], self.high[0]

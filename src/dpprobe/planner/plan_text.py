@@ -103,7 +103,7 @@ def beaten_words(accuracy: Sequence[float], majority: float, *, unit: str = "ima
 
 
 def _name_beaten(plan: PlanForPeople) -> list[str]:
-    """Lists the predictions that do not exceed the majority-class baseline, as a sentence."""
+    """Writes sentences that list predictions not above the majority-class baseline."""
     scale = plan.scale
     if scale.majority <= scale.chance + 1e-9:
         return []

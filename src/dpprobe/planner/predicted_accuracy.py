@@ -109,7 +109,7 @@ class Start:
 
     @classmethod
     def of_measured(cls, setting: Setting, share: float) -> Start | None:
-        """Returns None if the share is outside the predicted range, where the curves do not fit."""
+        """Makes a start; returns None if the measured share is outside the predicted range."""
         kept = predict(setting)
         if not kept.low <= share <= kept.high:
             return None
@@ -170,7 +170,7 @@ def public_images_help(setting: Setting) -> bool:
 
 
 def n_to_keep(setting: Setting, share: float, *, start: Start | None = None) -> int | None:
-    """Returns the n from which a head keeps more than `share`; None if no measured n is enough.
+    """Returns the least n to keep more than `share`; None if beyond all measured signals.
 
     Example:
       >>> n_to_keep(Setting(n=500, classes=5, epsilon=1.0, dimension=384), 0.9)
@@ -184,7 +184,7 @@ def n_to_keep(setting: Setting, share: float, *, start: Start | None = None) -> 
 
 
 def n_that_would_do(setting: Setting, *, floor: float = 0.0) -> int | None:
-    """Returns the n at which a head keeps half of the non-private lead over the majority class."""
+    """Returns the n at which a head is halfway from majority-class to non-private baseline."""
     return n_to_keep(setting, floor + ENOUGH * (1 - floor))
 
 

@@ -407,7 +407,7 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
 
 
 def _small_log_delta(mu: float, epsilon: float) -> float:
-    """Bounds the log of a small mu's delta from above, to mu^2 / 8 relative.
+    """Bounds log delta from above for small mu; delta's relative error is at most mu^2 / 8.
 
     The derivative of delta by mu is phi(mu/2 - epsilon/mu), at most exp(epsilon/2) phi(epsilon/mu).
     The integral of this bound is exp(epsilon/2) mu phi(t) (1 - t Phi(-t) / phi(t)), with t =

@@ -165,7 +165,7 @@ class Risk:
         return float(self.true_positives or 0) if self.advantage is None else self.advantage
 
     def measure(self, bounds: Allowed) -> float:
-        """Returns the best attack by its bounds at `rates`, comparable with `target`."""
+        """Returns the bound to compare with `target`, from the bounds at `rates`."""
         return bounds.true_positives[0] if self.advantage is None else bounds.advantage
 
     @property
