@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-# The learning rate times sqrt(d T), and its largest value times sqrt(T), for T steps.
+# The default learning rate times sqrt(d T), and the largest learning rate times sqrt(T), for T
+# steps.
 _LENGTH, _LOGIT_NOISE = 19.0, 1.0
 
 
@@ -51,11 +52,11 @@ class MomentOptions(UnitRowOptions):
 
 
 class Options(MomentOptions):
-    """DP-Adam on centred features; the moments decay as in Kingma and Ba's Adam.
+    """DP-Adam on centred features, with the moment decay rates of Kingma and Ba.
 
-    Each coordinate of a step is about the learning rate r. So a step moves the weights of a class
-    by at most r sqrt(d), and by less as training continues. If noise decides every sign, T steps
-    add noise of standard deviation r sqrt(T) to the logits of an example with norm 1.
+    Each coordinate of a step has about the size of the learning rate r. So a step moves a class's
+    weights by at most r sqrt(d), and by less as training continues. If noise decides all signs, T
+    steps add noise of standard deviation r sqrt(T) to the logits of an example with norm 1.
     """
 
     head: Literal["adam"] = "adam"
@@ -69,12 +70,12 @@ class Options(MomentOptions):
 
 
 class Adam(Optimiser):
-    """Kingma and Ba 2015, algorithm 1: debiased mean, divided by the root of debiased mean square.
+    """Adam (Kingma and Ba 2015, algorithm 1), with the mean square corrected for noise.
 
     The noise's variance is subtracted from Adam's mean square (Tang et al. 2024, algorithm 1).
 
     Args:
-      noise: standard deviation of the noise on each number of a gradient; 0 for plain Adam.
+      noise: the standard deviation of the noise on each entry of a gradient; 0 for plain Adam.
       floor: a lower bound on the mean square, as a fraction of the noise's variance.
     """
 
@@ -107,7 +108,7 @@ class Adam(Optimiser):
 
 
 def moment_constants(options: MomentOptions, releases: Releases) -> dict[str, float]:
-    """Returns `Adam`'s arguments: options, and the noise that it corrects the mean square for."""
+    """Returns the arguments of `Adam`: options, and the noise to subtract from the mean square."""
     floor = options.noise_correction
     return {
         "beta1": options.beta1,
@@ -119,7 +120,7 @@ def moment_constants(options: MomentOptions, releases: Releases) -> dict[str, fl
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
+    from dpprobe.heads import gradient_steps  # imports torch, which planning does not need
 
     optimiser = partial(Adam, **moment_constants(options, releases))
     return gradient_steps.take_gradient_steps(options, rows, releases, optimiser, record=record)

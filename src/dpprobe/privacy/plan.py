@@ -349,7 +349,7 @@ def _relative_cost(mechanisms: Sequence[Mechanism]) -> float:
 
 
 def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism]) -> None:
-    """Raises PrivacyError unless a plan is private and has mechanisms, up to one noise factor."""
+    """Raises PrivacyError unless a plan is private with the `wanted` mechanisms (up to scale)."""
     first = plan.mechanisms[0].noise_multiplier / wanted[0].noise_multiplier
     same = len(plan.mechanisms) == len(wanted) and all(
         replace(planned, noise_multiplier=1.0) == replace(item, noise_multiplier=1.0)

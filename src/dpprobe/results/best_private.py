@@ -36,7 +36,7 @@ class Best:
 
     @property
     def budget(self) -> str:
-        """The head's epsilon in words, with the permitted risk if a risk determines the epsilon."""
+        """The head's epsilon in words, with the permitted risk that determines it, if any."""
         return budget_words(self.head_epsilon)
 
     @property

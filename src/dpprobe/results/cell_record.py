@@ -161,7 +161,7 @@ class CellRecord(Record):
 
     @property
     def guaranteed(self) -> bool:
-        """True for a private method at a finite epsilon whose options no unpriced search chose."""
+        """True for a private method at a finite epsilon without an unpriced search of options."""
         searched = self.head in NETWORKS and self.options.get("search") is not None
         return self.private and self.cell.promises and not searched
 
@@ -248,7 +248,7 @@ def read_cell(path: Path) -> CellRecord:
 
 
 def check_file(path: Path) -> Path:
-    """Returns a cell's path after checking the file's hash, if the record has one.
+    """Returns `path`, a cell's file, after checking its hash if the record has one.
 
     Raises DataError if the file is missing or was changed, or if the record is damaged.
     """

@@ -90,7 +90,7 @@ class CellResult:
 
     @property
     def visited_rows(self) -> float | None:
-        """Expected rows in the gradient steps of all seeds; None for networks, or without steps."""
+        """Expected number of rows in all gradient steps; None for networks, or without steps."""
         options = method_options(self.options).trained_head
         if not isinstance(options, GradientOptions) or options.tunes_network:
             return None

@@ -66,7 +66,7 @@ def resting_rows(record: CellRecord) -> float:
 
 
 def headline_reason(record: CellRecord, metric_of: str = "the study or the catalog") -> str:
-    """Names a cell's headline metric and its reason; `metric_of` is where a study sets metrics."""
+    """Names a cell's headline metric, with the reason; `metric_of` is where a study may set it."""
     counts = record.test_counts
     title = record.measure.title
     if record.metric_named:

@@ -66,7 +66,7 @@ _COLUMNS = [
     ("headline headline_reason", _TEXT),  # the metric in tables and figures; why it was chosen
     # effective number of test rows; headline and accuracy of the majority-class baseline
     ("resting_rows constant constant_accuracy", _NUMBER),
-    ("auc_labels seed_index", _COUNT),  # auc_labels: labels with both values in the test split
+    ("auc_labels seed_index", _COUNT),  # auc_labels: labels that only some test rows have
     (" ".join(SCALAR_METRICS), _NUMBER),
     # intervals of a cell's metric, equal in all rows of the cell
     *(
