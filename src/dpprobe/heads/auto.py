@@ -84,7 +84,7 @@ class Options(MethodOptions):
         return self
 
     def resolve_choice(self, facts: DataFacts, *, exact: bool = False) -> Self:
-        """Returns the current rule's choice; raises ConfigError if options name another rule."""
+        """Applies the current rule; raises ConfigError if the options name another rule."""
         if self.chosen is not None:
             return self
         if self.rule not in (None, RULE):
@@ -197,6 +197,6 @@ def describe_choice(method: MethodOptions, facts: DataFacts) -> dict[str, Any] |
 
 
 def asked_options(method: MethodOptions) -> dict[str, Any]:
-    """Returns a study's options with the rule of `auto`; a changed value makes a job run again."""
+    """Returns a study's options with the version of the rule, so that a new rule reruns jobs."""
     rule = {"rule": RULE} if method.is_undecided else {}
     return {**method.model_dump(mode="json"), **rule}

@@ -50,7 +50,7 @@ Index = npt.NDArray[np.int64]
 
 
 def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
-    """Returns each row's largest residual norm |r| that keeps its gradient within norm `clip`.
+    """Returns the largest residual norm |r| per row whose gradient has norm at most `clip`.
 
     With an infinite `clip` the bound is infinite. The bound of an unusable row makes its clipping
     factor 0 in float32.
@@ -88,7 +88,7 @@ class ClippedGradients:
 
     @cached_property
     def arrays(self) -> fused_step.Arrays | None:
-        """All rows without a copy; None if compiled loops cannot read them in memory."""
+        """All rows as arrays without a copy; None if compiled loops cannot read them in place."""
         if self.rows.direct is None:
             return None
         features, scale = self.rows.direct

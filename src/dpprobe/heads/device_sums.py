@@ -108,7 +108,7 @@ class DeviceSums(ExactSums):
     def _move_heads(
         self, weights: torch.Tensor
     ) -> tuple[list[tuple[torch.Tensor, float]], torch.Tensor]:
-        """Returns heads as integers for `exact_step`, their units, and zeros for their sums."""
+        """Converts heads to integers for `exact_step`; also returns units, and zeros for sums."""
         heads, moved = self._prepare(weights)[0], []
         for head in heads:
             whole, out = np.empty_like(head), np.zeros((len(head), self._columns))

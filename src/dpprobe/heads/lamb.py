@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-# Weights change by at most _IN_ALL of their length in all steps together, and _IN_ONE in one.
+# Weights change by at most the fraction _IN_ALL of their norm over all steps, and _IN_ONE per step.
 _IN_ALL, _IN_ONE = 4.0, 0.5
 
 
 class Options(MomentOptions):
-    """DP-LAMB: Adam's direction times |w| / |direction|, for the weights and for the biases.
+    """DP-LAMB: Adam's direction, scaled by |w| / |direction| separately for weights and biases.
 
-    If |w| or the direction is 0, the ratio is 1, so the first step from zero is Adam's. Mehta et
-    al. (2022, section 5.1) take one step on the full batch, with other settings than these
+    If |w| or the direction is 0, the factor is 1, so the first step from zero equals Adam's. Mehta
+    et al. (2022, section 5.1) take one full-batch step, with settings that differ from these
     defaults: loss sigmoid, steps 1, init_bias -10, learning_rate from 1e-4 to 1e-3, max_grad_norm
     1, normalize none, intercept 1.
     """
@@ -49,10 +49,10 @@ class Options(MomentOptions):
 
 
 class Lamb(Adam):
-    """You et al. 2019, algorithm 2: Adam's direction d times |w| / |d| per layer.
+    """LAMB (You et al. 2019, algorithm 2): Adam's direction d times |w| / |d| per layer.
 
     Layers are the weights [classes, d] and the biases [classes] of each seed. There is no weight
-    decay, and the paper's phi is the identity. If |w| or |d| is 0, the ratio is 1.
+    decay, and the paper's phi is the identity. If |w| or |d| is 0, the factor is 1.
     """
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:

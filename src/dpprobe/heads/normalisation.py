@@ -1,8 +1,9 @@
 """Normalisations of feature rows before training, and their privacy cost.
 
-A normalisation of each row by itself costs no privacy. A normalisation that reads several private
-examples is a release: it has a mechanism and a share of the head's budget, and its values are
-  published with the head. Imports nothing heavy; `dpprobe.heads.normalised_rows` normalises rows.
+A normalisation that treats each row separately costs no privacy. A normalisation with statistics of
+private examples is a release: it has mechanisms and a share of the head's budget, and its
+statistics are published with the head. Imports nothing heavy; `dpprobe.heads.normalised_rows`
+normalises rows.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ CENTRE = "centre"
 SECOND_MOMENT = "second_moment"
 CHANNEL_MEANS = "channel_means"
 CHANNEL_DEVIATIONS = "channel_deviations"
-# A share of a privacy budget.
+# The type of a share of the privacy budget.
 Share = Annotated[float, Field(gt=0, lt=1)]
 SMALLEST_BOUND, LARGEST_BOUND = 1e-6, 1e6
-# Far above variances whose square root is 0 in float32.
+# Far above any variance whose square root is 0 in float32.
 SMALLEST_FLOOR = 1e-12
-# Describes the option of heads whose rows are centred by default.
+# The option's description, for heads whose rows are centred by default.
 CENTRED_BY_DEFAULT = (
     "Normalisation of features; the default releases a centre from the head's budget."
 )
 
 
 class Normalisation(Options):
-    """A map of feature vectors; without `priced`, each vector is mapped by itself."""
+    """A normalisation of feature vectors; unless `priced`, it maps each vector separately."""
 
     model_config = ConfigDict(allow_inf_nan=False)
     priced: ClassVar[bool] = False
@@ -49,12 +50,12 @@ class Normalisation(Options):
 
     @model_serializer(mode="wrap")
     def _write_brief(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any] | str:
-        """Writes a normalisation without parameters as its `kind` alone."""
+        """Serialises a normalisation without parameters as its `kind`."""
         values: dict[str, Any] = handler(self)
         return self.kind if len(values) == 1 else values
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
-        """Returns the releases from n units, with noise multipliers up to a common factor."""
+        """Returns the releases over n units, with noise multipliers up to a common factor."""
         return ()
 
 
@@ -77,7 +78,7 @@ class LayerNorm(Normalisation):
 
 
 class GroupNorm(Normalisation):
-    """Scales each of an image's equal feature groups to mean 0 and variance 1 (Wu and He 2018)."""
+    """Scales each of several equal groups of features to mean 0 and variance 1 (Wu and He 2018)."""
 
     kind: Literal["group_norm"] = "group_norm"
     groups: int = Field(ge=1, description="Number of feature groups; it must divide the dimension.")
@@ -95,7 +96,7 @@ class Priced(Normalisation):
     )
 
 
-# An option of normalisations that release a mean.
+# The option of normalisations that release a mean.
 PublicRows = Annotated[
     str | None,
     Field(
@@ -110,7 +111,7 @@ PublicRows = Annotated[
 
 
 class AroundCentre(Priced):
-    """Subtracts a released mean: a sum of features of norm 1, of sensitivity 1, over public n."""
+    """Subtracts a released mean: a noisy sum of unit rows (sensitivity 1), divided by public n."""
 
     public: PublicRows = None
 
@@ -121,7 +122,7 @@ class AroundCentre(Priced):
 class Centred(AroundCentre):
     """Scales features to unit L2 norm, subtracts their released mean, and scales them again.
 
-    Most of the length of a network's features is their mean. Without the mean, differences between
+    The mean is the largest part of a network's features. After subtracting it, differences between
     classes are several times as large relative to the noise.
     """
 
@@ -129,7 +130,7 @@ class Centred(AroundCentre):
 
 
 class Whitened(AroundCentre):
-    """Centres features, equalises their variance over directions, and scales them to unit norm.
+    """Centres features, equalises their variance over directions, and scales rows to norm 1.
 
     Releases the centre of `centred`, and the second moment of the centred features: the sum of x
       x^T, of sensitivity 1, with symmetric noise (`dpprobe.heads.whitening`). Whitening helps most
@@ -177,24 +178,25 @@ class Whitened(AroundCentre):
 class Channels(Priced):
     """Standardises each channel with released statistics (Tramer and Boneh 2021).
 
-    A row is channels x positions, channel-major, as in scattering and `nn.BatchNorm2d`. Means and
-    deviations are released as sums over the rows, which are divided by the public n:
+    A row is channels x positions, channel-major, as in scattering and `nn.BatchNorm2d`. Two sums
+    over the rows are released, and divided by the public n:
 
-    - "channel_means": each row's means over positions [channels], scaled down to norm
-      `max_mean_norm` if longer. A row adds a vector of norm at most `max_mean_norm`.
-    - "channel_deviations": each row's root mean square distance over positions to the released
-      means [channels], scaled down to norm `max_deviation_norm`. Whatever the released means are, a
-      row adds a vector of norm at most `max_deviation_norm`, and composition is adaptive.
+    - "channel_means": the row's means over positions [channels], clipped to norm `max_mean_norm`,
+      which is the sensitivity.
+    - "channel_deviations": the row's root mean square distance to the released means, over
+      positions [channels], clipped to norm `max_deviation_norm`. This is the sensitivity for any
+      released means, and composition is adaptive.
 
-    The releases of means and of deviations have equal noise multipliers. Tramer and Boneh release
-    mean squares instead of their roots. Roots span half as many orders of magnitude, so even
-    deviations hundreds of times below the largest exceed the noise.
+    Both releases have the same noise multiplier. Tramer and Boneh release mean squares instead of
+    their roots. Roots span half as many orders of magnitude, so even deviations hundreds of times
+    below the largest exceed the noise.
 
-    Clipping bounds are public constants, never a quantile of the rows. Scattering hardly expands
-    distances (Bruna and Mallat 2013, section 2.3). For images in [0, 1] the squares of all
-    coefficients, averaged over positions, sum to at most about 1 per colour. Squared distances to
-    the coefficients of a mid-grey image sum to at most about 1/4. So an image's channel means have
-    norm at most about sqrt(3) in colour and 1 in grey, and the deviations half of it.
+    Clipping bounds are public constants, never quantiles of the rows. The defaults are for
+    scattering, which hardly expands distances (Bruna and Mallat 2013, section 2.3). For images in
+    [0, 1] the squares of all coefficients, averaged over positions, sum to at most about 1 per
+    colour. Squared distances to the coefficients of a mid-grey image sum to at most about 1/4. So
+    an image's channel means have norm at most about sqrt(3) in colour and 1 in grey, and the
+    deviations half of it.
     """
 
     kind: Literal["channels"] = "channels"
@@ -255,7 +257,7 @@ def _spelt_out(value: Any) -> Any:
 
 
 class _BareWords:
-    """Adds kinds as bare words to the JSON schema, for editors."""
+    """Allows kinds as bare words in the JSON schema, for editors."""
 
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler

@@ -70,7 +70,7 @@ class Law:
         return low, expected, high
 
     def signal_of(self, values: Sequence[float], least: float) -> float | None:
-        """Returns the smallest signal at which values exceed `least`; None if no value does."""
+        """Interpolates the signal at which `values` first exceed `least`; None if none does."""
         for place, value in enumerate(values):
             if value > least:
                 if place == 0:

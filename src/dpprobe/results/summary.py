@@ -291,7 +291,7 @@ class Grid:
 
     @property
     def tested(self) -> str:
-        """The units of intervals over test examples: "test examples" or "patients"."""
+        """The units of intervals over test examples: "test rows", "test patients", or both."""
         kinds = {entry.patients for entry in self.entries.values()}
         names = {True: "test patients", False: "test rows"}
         return " or ".join(names[kind] for kind in sorted(kinds)) or names[False]
