@@ -107,7 +107,7 @@ class Objective:
         return np.zeros((self._classes, self._dimension + 1))
 
     def assign_folds(self, count: int) -> torch.Tensor:
-        """Returns each row's fold, int64 [rows]; units get folds in turn, by their first rows."""
+        """Returns folds, int64 [rows]; units get folds in turn, in order of their first rows."""
         units = self._data.units
         if units is None:
             return torch.arange(len(self._data), device=self.device) % count

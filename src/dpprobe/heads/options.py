@@ -169,7 +169,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def releases_priors(self) -> bool:
-        """True if the head releases class frequencies, to predict as if these were equal."""
+        """True if the head releases class frequencies, to remove their effect on predictions."""
         return False
 
     @property
@@ -225,7 +225,7 @@ class MethodOptions(Options, ABC):
         """Returns the head's own releases for n units, with noise up to a common factor."""
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        """Returns a fit's releases up to a noise factor; raises ConfigError if n is too small."""
+        """Returns all releases, up to a noise factor; raises ConfigError if n is too small."""
         released = self.list_releases(n)
         if not isinstance(self.normalize, Priced):
             return released

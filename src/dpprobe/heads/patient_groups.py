@@ -57,7 +57,7 @@ class Units:
         )
         _check_names(known.tolist())
         weights = (1 / sizes).astype(np.float32)
-        over = weights.astype(np.float64) * sizes > 1  # exact: 24 bits times at most 28
+        over = weights.astype(np.float64) * sizes > 1  # exact: 24 bits times up to 28 bits
         weights[over] = np.nextafter(weights[over], np.float32(0))
         return cls(
             members=np.argsort(codes, kind="stable"),

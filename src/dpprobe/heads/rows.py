@@ -74,7 +74,7 @@ def _unit_scale(rows: torch.Tensor) -> torch.Tensor:
 
 
 def crop_at(step: int, sample_rate: float, crops: int) -> tuple[int, int]:
-    """Returns the index of the crop used at `step`, and for how many further steps.
+    """Returns the index of the crop used at `step`, and for how many steps from there on.
 
     Each pass over the data uses one crop, in turn. A pass has 1 / `sample_rate` steps, rounded, and
     at least one. The choice is public: it does not depend on the sample.
