@@ -199,7 +199,7 @@ class MethodOptions(Options, ABC):
         return tuple(self.public_files().values())
 
     def identity_options(self) -> dict[str, Any]:
-        """Returns what decides the head: all options but paths of public files, and the version."""
+        """Returns what decides the head: the version, and options without public files' paths."""
         unnamed: dict[str, Any] = {**dict.fromkeys(self.paths, True), "normalize": {"public"}}
         version = {"fit_version": self.fit_version} if self.fit_version > 1 else {}
         return {**self.model_dump(mode="json", exclude=unnamed), **version}

@@ -140,7 +140,7 @@ def _label_rows(teacher: torch.Tensor, rows: Rows) -> Iterator[tuple[torch.Tenso
 def _find_right(
     design: Design, pair: torch.Tensor, labels: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    """Returns 1 where each head of a pair has a row's label right, [2, rows]; NaN in null rows."""
+    """Returns 1 where a head of a pair predicts a row correctly, [2, rows]; NaN in null rows."""
     factors = [design.make_factors(head) for head in pair.to(design.rows.device)]
     right = np.empty((2, len(labels)))
     for piece, block in design.read_blocks():

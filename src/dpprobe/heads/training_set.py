@@ -127,7 +127,7 @@ class TrainingSet(Cached):
         )
 
     def replace_labels(self, labels: torch.Tensor, units: Units) -> TrainingSet:
-        """Returns a set of these rows with other labels; raises DataError for wrong labels."""
+        """Returns a copy with other labels for these rows; raises DataError for wrong labels."""
         _check_labels(labels, self.rows, self.num_classes)
         _ = self.lengths  # before copying, because computing lengths clears unusable rows
         other = copy.copy(self)

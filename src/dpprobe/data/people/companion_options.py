@@ -54,7 +54,7 @@ class CompanionOptions(DatasetOptions):
     def find_companions(self) -> FoundCompanions:
         """Finds the companions among the images that are used; opens no image.
 
-        Finds none if names are known only once the split tables are made.
+        Finds none if names are unknown until the split tables are made.
         """
         return NO_COMPANIONS
 
