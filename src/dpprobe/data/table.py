@@ -222,7 +222,7 @@ class SplitTable:
         return self.read_ranges([range(start, stop)])
 
     def read_ranges(self, ranges: Sequence[range]) -> Iterator[EncodedImage]:
-        """Yields the rows of ascending ranges in order; reads only row groups with these rows."""
+        """Yields images of ascending ranges of rows; reads only row groups with these rows."""
         clipped = (range(one.start, min(one.stop, self.rows)) for one in ranges)
         left = deque(one for one in clipped if one)
         columns = ["image", "id", "image_sha256"]

@@ -140,7 +140,7 @@ def batch_images(
 
 
 def split_batch(batch: pa.Table, sides: Sequence[str | None]) -> Iterator[tuple[str, pa.Table]]:
-    """Yields the rows of a batch for each table; `sides` is None for a row that is left out."""
+    """Yields the rows of a batch for each table; `sides` has None for a row to leave out."""
     for side in dict.fromkeys(filter(None, sides)):
         yield side, batch.filter([each == side for each in sides])
 
@@ -471,7 +471,7 @@ class _SplitWriter:
         self._writer.close()
 
     def _drop_unreadable(self, image: CheckedImage, faults: list[tuple[str, str]]) -> CheckedImage:
-        """Makes a null example of an unreadable image; removes its faults, and notes the first."""
+        """Makes an unreadable image a null example; removes its faults, and notes the first."""
         unreadable = [fault for fault in (*faults, image.fault) if fault and fault[0] in UNREADABLE]
         if not unreadable:
             return image

@@ -127,7 +127,7 @@ def find_companions(
 
 
 def _columns_that_decide(options: TableOptions) -> set[str]:
-    """Returns the columns of groups, and those that determine which rows are train or test."""
+    """Returns columns of groups, and columns that determine which rows are train or test."""
     single = {options.label_column, options.split_column, options.unit_column, options.id_column}
     if options.unit_column is None and not options.has_test():
         single |= {options.id_column} if options.id_column else {*options.path_columns()}

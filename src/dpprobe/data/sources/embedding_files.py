@@ -88,7 +88,7 @@ class Header(NamedTuple):
         return f"{name or 'array'} [{shape}] of {self.kind}"
 
     def suggest_code(self, name: str) -> str | None:
-        """Returns a line of Python that makes vectors of an array; None if no usual line does."""
+        """Returns a line of Python to make vectors from an array; None if no simple line does."""
         array = name if name.isidentifier() else "array"
         if self.kind == OBJECTS and len(self.shape) == 1:
             return f'{array} = numpy.stack({array}).astype("float32")'
@@ -138,7 +138,7 @@ class EmbeddingFile(ABC):
         return tuple(name for name, header in headers if len(header.shape) == 1)
 
     def explain_array(self, name: str) -> str | None:
-        """Tells why an array is no column, with the code that makes one; None without the array."""
+        """Explains why an array is no column, with code to make one; None without the array."""
         header = self.read_headers().get(name)
         if header is None or len(header.shape) == 1:
             return None
@@ -219,7 +219,7 @@ class EmbeddingFile(ABC):
         )
 
     def _check_choice(self, name: str) -> None:
-        """Raises ConfigError for an array that may not be vectors, unless the study names it."""
+        """Raises ConfigError for an array that is hardly vectors, unless the study names it."""
         header = self.read_headers()[name]
         if name in USUAL or not name or seems_vectors(name, header):
             return

@@ -177,7 +177,7 @@ class Options(TableOptions, CountedRows):
     def open_rows(
         self, split: SplitName, rows: ManifestRows
     ) -> tuple[EmbeddingFile, npt.NDArray[np.int64]]:
-        """Opens a file with the vectors of a split's rows; returns also their ascending places."""
+        """Opens a file with the vectors of a split's rows; also returns their ascending indices."""
         import numpy as np  # slow import
 
         from dpprobe.data.sources.item_files import ItemFolder
@@ -236,7 +236,7 @@ class Options(TableOptions, CountedRows):
         return self._vector_path(split).is_dir()
 
     def split_file(self, split: SplitName) -> str:
-        """Returns the study's name of the file with a split's labels: a table, or the vectors."""
+        """Returns the study's path of the file with a split's labels: table, or vectors."""
         return self._find_table(split) or super().split_file(split)
 
     def open_columns(self, file: str) -> ColumnFile | None:

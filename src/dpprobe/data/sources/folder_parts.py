@@ -62,7 +62,7 @@ def choose_parts(parts: Mapping[str, Part]) -> dict[SplitName, str]:
 
 
 def find_test_file(train: Path) -> Path | None:
-    """Returns a training file's test file in its folder: `Testing.csv` for `Training.csv`."""
+    """Finds the test file in a training file's folder: `Testing.csv` for `Training.csv`."""
     same = train.with_name(train.name.replace("train", "test", 1))
     if same != train and same.is_file():
         return same

@@ -101,7 +101,7 @@ class Options(CompanionOptions, SplitOptions):
         return {split: _enter_folder(root / name) for split, name in chosen.items()}
 
     def list_warnings(self) -> list[str]:
-        """Warns of folders read as train or test, of unused folders, and of likely previews."""
+        """Returns warnings: folders read as train or test, unused folders, likely previews."""
         root, parts = resolve_path(self.path), self.locate_parts()
         places = {split: part.relative_to(root) for split, part in parts.items()}
         read = [f"{at}/ is read as {split}/" for split, at in places.items() if str(at) != split]

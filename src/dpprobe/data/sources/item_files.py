@@ -223,7 +223,7 @@ def list_items(folder: Path) -> list[Path]:
 
 
 def pool_patches(blocks: Iterable[Array], pool: Pooling) -> Array:
-    """Pools blocks of patches [..., numbers] to one vector; NaN where a number is not finite."""
+    """Pools blocks of patches [..., numbers] to one vector; NaN if a number is not finite."""
     total, count = np.array(np.nan), 0
     for block in blocks:
         patches = block.reshape(-1, block.shape[-1]).astype(np.float64)

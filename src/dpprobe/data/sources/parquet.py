@@ -96,7 +96,7 @@ class ColumnOptions(CompanionOptions, UnitOptions):
             return {"unit_column"}
         if not own_test and self.id_column is not None:
             return {"id_column"}
-        return {"repo", "revision", "train", "test"}  # ids are positions in the files
+        return {"repo", "revision", "train", "test"}  # ids are positions in these files
 
 
 class Options(ColumnOptions, CountedRows):

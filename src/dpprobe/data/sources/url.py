@@ -135,7 +135,7 @@ class Options(DatasetOptions):
         return {**super().image_params(), "files": files, "layout": layout}
 
     def has_test(self) -> bool:
-        """Returns True if a manifest has a test split; False for image folders, not yet known."""
+        """Returns True if a manifest has a test split; False for image folders (not yet known)."""
         layout = self._parse_layout()
         return layout.source != "imagefolder" and layout.has_test()
 
