@@ -18,7 +18,7 @@ from dpprobe.privacy.limits import SMALLEST_DELTA
 
 
 class Expected(Options):
-    """The expected sizes of a dataset, stated before its tables are made."""
+    """Expected sizes of a dataset, known before its tables are made."""
 
     train: int | None = Field(None, ge=1, description="Number of training images.")
     test: int | None = Field(None, ge=1, description="Number of test images.")
@@ -28,7 +28,7 @@ class Expected(Options):
 
 
 class Limit(Options):
-    """The number of first rows to use of each split."""
+    """Use only the first rows of each split."""
 
     train: int | None = Field(None, ge=1, description="Number of training rows to keep.")
     test: int | None = Field(None, ge=1, description="Number of test rows to keep.")

@@ -44,7 +44,7 @@ ClassName = Annotated[str, BeforeValidator(_read_name)]
 
 
 class Subsample(Options):
-    """The option `subsample`: which training rows are used. All test rows are used."""
+    """The training rows of each class that are used; all test rows stay."""
 
     fraction: float | None = Field(
         None,

@@ -111,7 +111,7 @@ Tune = Annotated[TuneWord | TuneBlocks | TuneLora, BeforeValidator(_read_tune)]
 
 
 class Augment(Block):
-    """Random views of training images, drawn in each step from public seeds."""
+    """Random views of a training image, drawn again in each step from public seeds."""
 
     views: int = Field(
         1,
@@ -139,7 +139,7 @@ class Augment(Block):
 
 
 class Probe(Block):
-    """A private head on stored features, from which the network starts; both share the budget."""
+    """A private head on the stored features, from which the network starts, within one budget."""
 
     share: Share = Field(
         0.3,
@@ -160,7 +160,7 @@ class Probe(Block):
 
 
 class Search(Block):
-    """A search over options that no epsilon covers; the chosen options are not private."""
+    """An unpriced search over options; the chosen options are not private."""
 
     trials: Annotated[int, AtMost(10_000, "each trains a network")] = Field(
         20, ge=2, description="Number of trials."

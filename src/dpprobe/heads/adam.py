@@ -52,11 +52,11 @@ class MomentOptions(UnitRowOptions):
 
 
 class Options(MomentOptions):
-    """DP-Adam on centred features, with the moment decay rates of Kingma and Ba.
+    """DP-Adam on centred features; the moments decay as in Kingma and Ba's Adam.
 
-    Each coordinate of a step has about the size of the learning rate r. So a step moves a class's
-    weights by at most r sqrt(d), and by less as training continues. If noise decides all signs, T
-    steps add noise of standard deviation r sqrt(T) to the logits of an example with norm 1.
+    Each coordinate of a step is about the learning rate r. So a step moves the weights of a class
+    by at most r sqrt(d), and by less as training continues. If noise decides every sign, T steps
+    add noise of standard deviation r sqrt(T) to the logits of an example with norm 1.
     """
 
     head: Literal["adam"] = "adam"

@@ -28,10 +28,10 @@ _IN_ALL, _IN_ONE = 4.0, 0.5
 
 
 class Options(MomentOptions):
-    """DP-LAMB: Adam's direction, scaled by |w| / |direction| separately for weights and biases.
+    """DP-LAMB: Adam's direction times |w| / |direction|, for the weights and for the biases.
 
-    If |w| or the direction is 0, the factor is 1, so the first step from zero equals Adam's. Mehta
-    et al. (2022, section 5.1) take one full-batch step, with settings that differ from these
+    If |w| or the direction is 0, the ratio is 1, so the first step from zero is Adam's. Mehta et
+    al. (2022, section 5.1) take one step on the full batch, with other settings than these
     defaults: loss sigmoid, steps 1, init_bias -10, learning_rate from 1e-4 to 1e-3, max_grad_norm
     1, normalize none, intercept 1.
     """

@@ -31,9 +31,9 @@ _LOGIT_NOISE, _MANY_LOGIT_NOISE = 1.0, 0.5
 class Options(StudentOptions):
     """DP-SGD with momentum: v = beta v + g, w = w - learning_rate v.
 
-    By default the head takes 40 full-batch steps from zero weights, with beta = 0.9. Unless noise
-    requires less, the learning rate is 0.9 times the largest that converges on unit rows: 2 (1 +
-    beta) / h, where h is the loss's curvature, because the rows' second moment is at most 1.
+    By default the head takes 40 steps on the full batch from zero weights, with the usual beta of
+    0.9. Unless noise forbids, the learning rate is 0.9 times the largest that converges on unit
+    rows: 2 (1 + beta) / h with the loss's curvature h, as the rows' second moment is at most 1.
     """
 
     paths: ClassVar[tuple[str, ...]] = (*UnitRowOptions.paths, "public_head")

@@ -55,7 +55,7 @@ HESSIANS = "hessians"
 
 
 class Options(PreconditionedDescentOptions):
-    """Newton's method; the defaults were chosen on public features (bench/results/defaults.md)."""
+    """Newton's method; the defaults were fixed on public features (bench/results/defaults.md)."""
 
     head: Literal["newton"] = "newton"
     steps: Annotated[int, MOST_FULL_STEPS] = Field(

@@ -78,7 +78,7 @@ class LayerNorm(Normalisation):
 
 
 class GroupNorm(Normalisation):
-    """Scales each of several equal groups of features to mean 0 and variance 1 (Wu and He 2018)."""
+    """Scales each of an image's equal feature groups to mean 0 and variance 1 (Wu and He 2018)."""
 
     kind: Literal["group_norm"] = "group_norm"
     groups: int = Field(ge=1, description="Number of feature groups; it must divide the dimension.")
@@ -122,7 +122,7 @@ class AroundCentre(Priced):
 class Centred(AroundCentre):
     """Scales features to unit L2 norm, subtracts their released mean, and scales them again.
 
-    The mean is the largest part of a network's features. After subtracting it, differences between
+    Most of the length of a network's features is their mean. Without the mean, differences between
     classes are several times as large relative to the noise.
     """
 
@@ -130,7 +130,7 @@ class Centred(AroundCentre):
 
 
 class Whitened(AroundCentre):
-    """Centres features, equalises their variance over directions, and scales rows to norm 1.
+    """Centres features, equalises their variance over directions, and scales them to unit norm.
 
     Releases the centre of `centred`, and the second moment of the centred features: the sum of x
       x^T, of sensitivity 1, with symmetric noise (`dpprobe.heads.whitening`). Whitening helps most
@@ -178,25 +178,24 @@ class Whitened(AroundCentre):
 class Channels(Priced):
     """Standardises each channel with released statistics (Tramer and Boneh 2021).
 
-    A row is channels x positions, channel-major, as in scattering and `nn.BatchNorm2d`. Two sums
-    over the rows are released, and divided by the public n:
+    A row is channels x positions, channel-major, as in scattering and `nn.BatchNorm2d`. Means and
+    deviations are released as sums over the rows, which are divided by the public n:
 
-    - "channel_means": the row's means over positions [channels], clipped to norm `max_mean_norm`,
-      which is the sensitivity.
-    - "channel_deviations": the row's root mean square distance to the released means, over
-      positions [channels], clipped to norm `max_deviation_norm`. This is the sensitivity for any
-      released means, and composition is adaptive.
+    - "channel_means": each row's means over positions [channels], scaled down to norm
+      `max_mean_norm` if longer. A row adds a vector of norm at most `max_mean_norm`.
+    - "channel_deviations": each row's root mean square distance over positions to the released
+      means [channels], scaled down to norm `max_deviation_norm`. Whatever the released means are, a
+      row adds a vector of norm at most `max_deviation_norm`, and composition is adaptive.
 
-    Both releases have the same noise multiplier. Tramer and Boneh release mean squares instead of
-    their roots. Roots span half as many orders of magnitude, so even deviations hundreds of times
-    below the largest exceed the noise.
+    The releases of means and of deviations have equal noise multipliers. Tramer and Boneh release
+    mean squares instead of their roots. Roots span half as many orders of magnitude, so even
+    deviations hundreds of times below the largest exceed the noise.
 
-    Clipping bounds are public constants, never quantiles of the rows. The defaults are for
-    scattering, which hardly expands distances (Bruna and Mallat 2013, section 2.3). For images in
-    [0, 1] the squares of all coefficients, averaged over positions, sum to at most about 1 per
-    colour. Squared distances to the coefficients of a mid-grey image sum to at most about 1/4. So
-    an image's channel means have norm at most about sqrt(3) in colour and 1 in grey, and the
-    deviations half of it.
+    Clipping bounds are public constants, never a quantile of the rows. Scattering hardly expands
+    distances (Bruna and Mallat 2013, section 2.3). For images in [0, 1] the squares of all
+    coefficients, averaged over positions, sum to at most about 1 per colour. Squared distances to
+    the coefficients of a mid-grey image sum to at most about 1/4. So an image's channel means have
+    norm at most about sqrt(3) in colour and 1 in grey, and the deviations half of it.
     """
 
     kind: Literal["channels"] = "channels"

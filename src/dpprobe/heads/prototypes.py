@@ -31,7 +31,7 @@ CLASS_SUMS = "class_sums"
 
 
 class Options(RowOptions):
-    """One noisy prototype per class: nothing to tune, and a strong baseline if noise is large."""
+    """One noisy prototype per class: nothing to tune, and a strong baseline under large noise."""
 
     head: Literal["prototypes"] = "prototypes"
     intercept: float = Field(

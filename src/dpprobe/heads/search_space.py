@@ -12,7 +12,7 @@ from dpprobe.options import Options
 
 
 class Range(Options):
-    """A range of numbers, drawn uniformly or log-uniformly."""
+    """Numbers between two ends, drawn uniformly, or uniformly in their logarithm."""
 
     low: float = Field(allow_inf_nan=False, description="Smallest value.")
     high: float = Field(allow_inf_nan=False, description="Largest value.")

@@ -41,7 +41,7 @@ _BASE_SCHEMA = {
 
 
 class Options(MethodOptions):
-    """A search over options of any private head; epsilon covers the search and the best trial."""
+    """Any private head with searched options; epsilon covers search and best trial."""
 
     head: Literal["tuned"] = "tuned"
     base: Annotated[AnyMethod, WithJsonSchema(_BASE_SCHEMA)]

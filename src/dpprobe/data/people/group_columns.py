@@ -42,7 +42,7 @@ def group_name(name: str) -> str:
 
 
 class Group(Block):
-    """A column whose values define subgroups; numbers may be grouped into ranges."""
+    """A column whose values are subgroups; numbers in the column may be grouped into ranges."""
 
     column: str = Field(description="A column of numbers or names.")
     bins: tuple[float, ...] = Field(

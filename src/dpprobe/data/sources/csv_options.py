@@ -51,7 +51,7 @@ class Extract(Block):
 
 
 class Join(Block):
-    """Columns joined from another file by a key; blank if the file lacks the key."""
+    """Columns that are added from another file by a key; blank if the file lacks the key."""
 
     file: str = Field(min_length=1, description="A csv or tsv file, relative to `root`.")
     by: str | tuple[str, ...] | dict[str, str] = Field(

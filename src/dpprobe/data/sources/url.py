@@ -76,7 +76,7 @@ class File(Block):
 
 
 class Options(DatasetOptions):
-    """Files at web addresses, which together are an image folder or a CSV manifest."""
+    """Files at addresses: together an image folder or a CSV manifest."""
 
     source: Literal["url"] = "url"
     files: tuple[File, ...] = Field(
