@@ -38,7 +38,7 @@ def clip_factors(norms: torch.Tensor, limit: float, clipping: Clipping) -> torch
 
 
 def as_float32(factors: torch.Tensor) -> torch.Tensor:
-    """Returns factors in float32; 0 for tiny factors that rounding could increase noticeably."""
+    """Converts factors to float32; tiny factors that rounding could increase become 0."""
     rounded = factors.float()
     return torch.where(rounded < torch.finfo(torch.float32).tiny, 0.0, rounded)
 

@@ -74,7 +74,7 @@ class TuneLora(Block):
 
 
 def blocks_fault(blocks: int, shown: int, name: str) -> str | None:
-    """Explains why a network with `shown` blocks cannot train its last blocks; None if it can."""
+    """Explains why the last `blocks` of `shown` blocks cannot be trained; None if they can."""
     if not shown:
         return no_blocks(name)
     if 1 <= blocks <= shown:
@@ -306,7 +306,7 @@ class Options(GradientOptions):
             self._check_trial(values)
 
     def _check_trial(self, values: Mapping[str, Any]) -> None:
-        """Raises ValueError for values that are invalid, or change epsilon or what scores mean."""
+        """Raises ValueError if values are invalid, or change epsilon or the meaning of scores."""
         place = f"search.space: {spell_options(values)}"
         try:
             changed = self.make_trial(values)

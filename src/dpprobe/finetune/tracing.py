@@ -35,7 +35,7 @@ class _Tracer(fx.Tracer):
         return id(m) not in self._around
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """Returns a condition's value if both batches agree, so that it depends only on sizes."""
+        """Returns a condition's value if both batches agree, as then it depends only on sizes."""
         answers = [self._find_value(obj.node, batch, {}) for batch in range(len(self._batches))]
         if answers[0] is answers[1] and isinstance(answers[0], bool):
             return answers[0]

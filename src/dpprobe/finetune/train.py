@@ -47,8 +47,7 @@ class Trained:
     """A network's trained parameters.
 
     Attributes:
-      state: parameters by name, on the CPU, after iterate averaging, with class priors not yet
-        subtracted.
+      state: parameters by name, on the CPU, after iterate averaging and subtraction of log priors.
       history: for each recorded step, step, epoch, train_loss (not private) and the values that
         `record` returns; empty without `record`.
       seconds: training time, including time before a restart.
