@@ -46,8 +46,7 @@ def prepare_dataset(
 
     Args:
       downloaded: the folder that `download_dataset` filled, for a source that needs one.
-      whole: with `subsample`, the folder with the tables of all rows; with None, these tables are
-        created.
+      whole: with `subsample`, the folder with the tables of all rows; None to create these tables.
     """
     with disk_errors.explain_full_disk(directory, "the split tables were written"):
         # Otherwise an earlier run's problem report could be mistaken for the current run's.

@@ -12,8 +12,7 @@ from dpprobe.errors import ConfigError
 def hash_file_states(files: Iterable[tuple[str, str | os.PathLike[str]]]) -> str | None:
     """Hashes names, sizes and times of files, given as (name, path); returns None without files.
 
-    The hash changes even if the new file is older than the file it replaces. Raises ConfigError for
-    a missing file.
+    The hash also changes if an older file replaces a file. Raises ConfigError for a missing file.
     """
     states = []
     for name, path in files:

@@ -302,8 +302,8 @@ class DatasetOptions(Options, ABC):
     def image_files(self) -> tuple[str, ...]:
         """Returns the files whose images all belong to the dataset, unless `limit` leaves some out.
 
-        Two datasets with a common file have common images. Empty if rows are chosen by values in
-        columns, or before a download.
+        Two datasets with a common file have common images. Empty before a download, or if columns'
+        values choose the rows.
         """
         return ()
 
@@ -346,8 +346,7 @@ class DatasetOptions(Options, ABC):
     def count_class_units(self) -> ClassUnits | None:
         """Counts units per class in both splits before `subsample`, for the owner's screen only.
 
-        Returns None if counting would need a download or reading all files; then the split tables
-        are checked.
+        Returns None if counting would need a download or all files; then split tables are checked.
         """
         return None
 

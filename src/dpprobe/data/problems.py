@@ -66,8 +66,7 @@ class ImageError(DataError):
 class Problems:
     """Counts problems, keeps the first problems of each kind, and writes all to a file.
 
-    On exit, `problems.csv` is kept if `make_error` or `keep_notes` was called, and otherwise
-    removed.
+    On exit, `problems.csv` is removed unless `make_error` or `keep_notes` was called.
     """
 
     def __init__(self, directory: Path) -> None:

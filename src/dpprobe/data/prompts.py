@@ -53,8 +53,8 @@ def name_classes(
 ) -> tuple[str, ...]:
     """Returns the words for each class.
 
-    Raises ConfigError if `prompt_names` names an unknown class, has a wrong number of names, or
-    leaves a class without words.
+    Raises ConfigError if `prompt_names` has an unknown class or a wrong length, or leaves a class
+    without words.
 
     Args:
       class_names: names in the order of the labels; an underscore is read as a space.

@@ -2,10 +2,9 @@
 
 Splits do not depend on the order of rows, or on a random generator's version.
 
-In a split by class, whether a row is train or test depends on its id, the seed and the ids of its
-class. An added row can move another row of its class between train and test, because the number of
-test rows per class is rounded. A guarantee that starts at the *train* table does not cover moved
-rows.
+In a split by class, a row's side (train or test) depends on its id, the seed and the ids of its
+class. An added row can move another row of its class, because the number of test rows per class is
+rounded. A guarantee that starts at the *train* table does not cover moved rows.
 
 In a split by id, a row is test if the SHA-256 of its id and the public seed, read as a number in
 [0, 1), is below the fraction. A unit that is added, left out, relabelled or replaced by null rows
@@ -87,8 +86,7 @@ def choose_test(
 
     Args:
       names: the rows' unique ids, or the names of their units.
-      strata: the rows' classes, or a constant for a split that ignores classes; unused in a split
-        by id.
+      strata: the rows' classes, or a constant to ignore classes; unused in a split by id.
     """
     if by == "id":
         return choose_by_id(names, fraction=fraction, seed=seed)

@@ -26,9 +26,8 @@ def cut_network(
 ) -> tuple[nn.Module, nn.Module, tuple[int, ...]]:
     """Cuts a network, normalised images -> features [m, d], before its last `blocks` blocks.
 
-    Returns the two parts (images -> activations, activations -> features), which have the same
-    parameters and names, and the shape of an activation. `example` has at least two normalised
-    images.
+    Returns two parts (images -> activations, activations -> features), with the same parameters and
+    names, and an activation's shape. `example` has at least two normalised images.
 
     Tracing changes torch's modules for all threads, so no other thread may run a network meanwhile.
     Raises ConfigError if there are too few blocks, the network cannot be traced, more than one

@@ -144,8 +144,7 @@ def _check_rows_apart(
 ) -> None:
     """Raises ConfigError if a row's scores change with the batch's other rows, or their number.
 
-    Tries batches of 2, 4, 8 and so on up to len(inputs) rows, because the last batch of a step is
-    small.
+    Tries batches of 2, 4, 8, ... up to len(inputs) rows, because a step's last batch is small.
     """
     most, shape = len(inputs), _compute_scores(network, inputs, precision).shape
     if len(shape) != 2 or shape[0] != most:
@@ -177,8 +176,7 @@ def _check_gradients(
     engine: Engine,
 ) -> None:
     """Raises ConfigError if a row's gradient or its norm is wrong."""
-    # Engine and autograd use the same batch, so that rounding turns off the same activations in
-    # both.
+    # Both use the same batch, so that rounding turns off the same activations in both.
     laid = lay_inputs(inputs, len(network.shape), PRECISIONS[precision])
     with torch.enable_grad():
         with use_precision(inputs.device, PRECISIONS[precision]):

@@ -107,10 +107,9 @@ def row_norms(rows: torch.Tensor) -> torch.Tensor:
 def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
     """Returns tight upper bounds on |sum_t g_t a_t^T|^2 for each row, float64 [m].
 
-    If terms cancel, float32 rounding could make a norm too small, so that a row would be clipped
-    too little. So a bound on rounding errors is added, which grows with the size of a product's
-    terms. The largest observed rounding error was half of the bound. A second bound covers
-    underflow.
+    If terms cancel, float32 rounding could make a norm too small, and clip a row too little. So a
+    bound on rounding errors is added, which grows with the size of a product's terms. The largest
+    observed rounding error was half of the bound. A second bound covers underflow.
     """
     numbers = inputs.shape[2], outputs.shape[2]
     if inputs.shape[1] == 1:

@@ -100,8 +100,8 @@ class Ghost:
             scores = functional_call(self._module, copies, (inputs,))
             losses = row_losses(scores, labels, sigmoid=sigmoid)
         targets = [*starts, *copies.values()]
-        # A backward pass to the targets calls the hooks of all later layers, but accumulates no
-        # gradients in parameters.
+        # The backward pass ends at the targets: it calls all hooks, but fills no parameter's
+        # gradient.
         reached = torch.autograd.grad(losses.sum(), targets, allow_unused=True)
         for (name, parameter), gradient in zip(
             self._copied.values(), reached[len(starts) :], strict=True
@@ -218,8 +218,7 @@ def _find_layers(
 ) -> tuple[list[Layer], dict[str, tuple[str, nn.Parameter]]]:
     """Returns the layers, and the parameters to copy for each row, by name in `module`.
 
-    Parameters that broadcast over rows, such as class tokens, are copied; their first dimension is
-    1.
+    Parameters that broadcast over rows (first dimension 1, as of class tokens) are copied.
     """
     names = {id(parameter): name for name, parameter in trained.items()}
     layers: list[Layer] = []

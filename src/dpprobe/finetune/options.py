@@ -7,8 +7,7 @@ before clipping (De et al. 2022, section 3.2). At any weights, a row adds at mos
 gradient and a null row adds nothing, so the sensitivity is `max_grad_norm`. A unit of privacy with
 several rows adds the mean of its examples' clipped gradients. The frozen part, initial weights,
 random views and initial adapters are public. A `probe` is a head that is released first, for a
-share of the budget, as the network's initial head. This module imports no heavy library, because
-planning uses it.
+share of the budget, as the network's initial head. Imports nothing heavy.
 """
 
 from __future__ import annotations

@@ -3,13 +3,10 @@
 The number of ranks affects only rounding. In particular, the plan does not depend on it:
 
 - Released: per step, the sum of clipped gradients over the whole Poisson batch, plus noise. All
-  ranks draw the same batch from the fit's seed, check that it is the same, and take disjoint
-  shares.
-- Sensitivity: `max_grad_norm`, because each row is in only one share and so adds one clipped
-  gradient.
+  ranks draw the same batch from the fit's seed, compare it, and take disjoint shares.
+- Sensitivity: `max_grad_norm`, because each row is in one share and adds one clipped gradient.
 - Noise: drawn once, by rank 0, after it has added up all sums. Rank 0 sends the noisy sum to the
-  other ranks. So no other process ever has a stream of secret noise, and noise cannot be added
-  twice.
+  other ranks. So no other process has a stream of secret noise, and noise cannot be added twice.
 - Privacy cost: the plan's.
 
 Sums without noise pass between ranks, so all ranks must be as trusted as the private images.
@@ -35,11 +32,9 @@ from dpprobe.privacy.sampling import RowIndices
 
 T = TypeVar("T")
 
-# The longest wait for other ranks, long because only rank 0 fits probes and measures learning
-# curves.
+# The longest wait: others wait while rank 0 fits probes and measures learning curves.
 TIMEOUT = timedelta(minutes=30)
-# Seconds that a rank waits before reporting lost contact, so that the original failure of another
-# rank is reported first.
+# Seconds before a rank reports lost contact, so that another rank's failure is reported first.
 PATIENCE = 10.0
 
 

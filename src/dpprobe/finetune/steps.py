@@ -259,8 +259,7 @@ class Training:
 def rows_at_once(network: FineTunedNetwork, physical_batch: int, views: int) -> int:
     """Returns how many rows to pass through a network at once: `physical_batch` over views.
 
-    On a CPU, batches of images are no larger than in feature extraction, because memory would limit
-    the speed.
+    On a CPU, batches of images are no larger than in extraction, as memory limits the speed.
     """
     most = physical_batch // views
     on_cpu = next(iter(network.trained.values())).device.type == "cpu"

@@ -1,8 +1,7 @@
 """Traces the modules around a network's blocks, without tracing into the blocks.
 
 A network's code may depend on sizes, such as the number of patches. Tracing runs the network on two
-batches, and treats values that agree as constants. Code that depends on tensor values is not
-supported.
+batches, and treats equal values as constants. Code must not depend on tensor values.
 """
 
 from __future__ import annotations

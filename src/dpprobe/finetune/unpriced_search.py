@@ -6,7 +6,7 @@ choice. The record of a search has the warning `NOT_PRICED`.
 **Deterministic.** The options of a trial depend only on the seed, the trial's number and earlier
 scores. Each trial fits a new tree-structured Parzen estimator to earlier scores (Bergstra et al.
 2011). So a killed search resumes from its log, with the same results, and a longer search reuses
-the log of a shorter one.
+the log.
 
 **Diverged trials** score below all others, so that the search avoids similar options.
 """
@@ -75,8 +75,7 @@ def run_trials(
 ) -> tuple[Trial, ...]:
     """Runs the trials that are not in the log yet; returns all trials, in order.
 
-    Raises ConfigError if values in the search space conflict, StoreError if the search is already
-    running.
+    Raises ConfigError if values in the space conflict, StoreError if the search is running.
 
     Args:
       objective: trains with a trial's options and number, and returns the held-out score, which is

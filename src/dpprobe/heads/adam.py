@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-# The default learning rate times sqrt(d T), and the largest learning rate times sqrt(T), for T
-# steps.
+# The default rate times sqrt(d T), and the largest rate times sqrt(T), for T steps.
 _LENGTH, _LOGIT_NOISE = 19.0, 1.0
 
 

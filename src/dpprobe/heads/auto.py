@@ -7,8 +7,7 @@ if the user set it. A metric that dpprobe derives from labels has no influence. 
 was fixed on public features; every record and statement names its version.
 
 The dimension is known only after extraction, so jobs that read features first resolve the options
-of `auto`. Resolving sets `rule` and `chosen`; all other properties are delegated to the chosen
-head.
+of `auto`. Resolving sets `rule` and `chosen`; other properties are delegated to the head.
 """
 
 from __future__ import annotations

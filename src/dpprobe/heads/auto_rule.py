@@ -63,7 +63,7 @@ def choose_head(
 ) -> dict[str, Any]:
     """Returns the options of the head to train, on full batches; depends only on the arguments.
 
-    `public` is a file of public rows, and `public_head` a file of a public head, if the study has
+    `public` and `public_head` are the files of public rows and a public head, if the study has
     them.
 
     Example:

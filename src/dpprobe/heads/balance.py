@@ -2,9 +2,8 @@
 
 **Weights.** A row's clipped contribution is multiplied by the weight of the row's class, at most 1,
 just as each of a patient's m rows is multiplied by 1 / m. Weights of at most 1 increase no unit's
-contribution, so sensitivities and privacy costs do not change. Weights are public numbers in the
-study, because weights from private counts would have to be released. Normalisations ignore class
-weights.
+contribution, so sensitivities and privacy costs do not change. Weights are public numbers, because
+weights from private counts would be a release. Normalisations ignore class weights.
 
 **Priors.** A head trained on classes with frequencies p(y) estimates p(y | x), which is
 proportional to p(x | y) p(y). If log p is subtracted from the biases, the head predicts as if
@@ -16,8 +15,7 @@ follow from noisy counts, which `class_priors: released` releases:
 row of a unit with m rows), plus Gaussian noise. A unit adds non-negative numbers with a sum of at
 most 1, so an L2 norm of at most 1; a null row adds nothing. So the sensitivity is 1. `prior_share`
 is the counts' share of the budget; the other releases divide the rest in unchanged proportions.
-`released_priors` turns noisy counts into frequencies, which are part of the published head:
-post-processing.
+`released_priors` turns noisy counts into frequencies, which are published.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ def fit_balanced(
     """Fits a method's head on class-weighted rows, and subtracts log priors from the biases.
 
     With `auto`, fits the chosen head. Raises ConfigError if weights, priors or counts do not match
-    the classes or the labels.
+    the labels.
     """
     # late imports: planning imports this module without torch
     import numpy as np

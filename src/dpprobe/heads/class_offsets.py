@@ -12,8 +12,8 @@ sensitivity is 1. The released sum divided by n, times B, is subtracted from the
 follow from earlier releases (the weights and the priors), and composition is adaptive.
 
 - B is 1.5 |W| / sqrt(d), for weights W minus their mean over the classes: 1.5 times the norm that
-  scores would have if the weights were pure noise. A small B needs little budget, but limits the
-  shift to B.
+  scores would have if the weights were pure noise. A small B needs little budget; the shift is at
+  most B.
 - w_k is sqrt(p_min / p_k) with the priors p. With equal weights, the target would be the median
   score of all rows, so a rare class would be predicted as often as other classes. With weights
   p_min / p_k, the target would be the middle between the classes, but few units would count.

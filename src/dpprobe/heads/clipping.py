@@ -38,8 +38,7 @@ PIECE_BYTES = 32 * 2**20  # of rows that are gathered from batches at a time
 # Working memory of PyTorch's sums per row and class.
 _ENTRY_BYTES = 32
 # A sum over many rows is split into slices. Their number depends only on the rows and the head, so
-# the number of threads does not change the sum. _SLICE_BYTES limits the memory of the sums per
-# seed.
+# threads do not change the sum. _SLICE_BYTES limits the sums' memory per seed.
 _SLICE_ROWS, _MOST_SLICES, _SLICE_BYTES = 512, 8, 8 * 2**20
 # Up to KEPT_BYTES of normalised rows are cached between full-batch steps; larger sets are not.
 KEPT_BYTES = 64 * 2**20
@@ -335,8 +334,7 @@ class TorchSum(ClippedGradientSum):
         elif graph := self._graphs.get(self.gradients):
             graph.replay()
         elif self._can_repeat():
-            # The second step is recorded, because in the first step PyTorch loads libraries, which
-            # a graph cannot record.
+            # The second step is recorded, as the first loads libraries, which graphs cannot record.
             graph = self._graphs[self.gradients] = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._add_all()

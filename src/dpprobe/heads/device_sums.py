@@ -3,8 +3,8 @@
 **Products.** A unit row has norm at most 2^e, for entries of e bits. A class's integer weights have
 norm at most 2^(51 - e) + sqrt(d) / 2. By Cauchy-Schwarz every partial sum of a unit row's product
 with a class's weights is below 2^52. Partial sums of factors times rows are at most 2^52
-(`privacy.grid`). So float64 represents all partial sums, and products on a device are bit-identical
-to `exact_step.add_sums`.
+(`privacy.grid`). So float64 represents all partial sums, and products are bit-identical to
+`exact_step.add_sums`.
 
 **Rows.** The CPU rounds rows to the grid (`exact_step.fill_units`). Logits are exact products,
 times one number per row, so they are bit-identical too. Only exponentials, and sums over classes,
@@ -43,8 +43,7 @@ from dpprobe.privacy.grid import GridSum
 
 # Working memory of a block of rows.
 WORK_BYTES = 2 * 2**30
-# Columns on the device are padded to a multiple of _COLUMNS; the tested product is [_TESTED,
-# _TESTED].
+# Device columns are padded to a multiple of _COLUMNS; the tested product is [_TESTED, _TESTED].
 _COLUMNS, _TESTED = 16, 128
 
 

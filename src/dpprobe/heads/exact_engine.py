@@ -44,8 +44,7 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import ExactPoissonSampler, Sampler
 from dpprobe.progress import Progress
 
-# The largest number of plain SGD steps per compiled call, and of bytes of their noise, which fit
-# the cache.
+# The most plain SGD steps per compiled call, and bytes of their noise, which fit the cache.
 _STEPS, _NOISE_BYTES = 8, 2**19
 
 
@@ -123,8 +122,7 @@ class ExactTraining:
         self._parameters[..., -1] /= self._constant
         self._crops = self._make_sums(mechanism.sensitivity, options.loss == "sigmoid")
         self._samplers = self._make_samplers()
-        # Compiled code takes several small steps per call, because calls from Python would take
-        # longer.
+        # Compiled code takes several small steps per call, because calls take longer than steps.
         self._compiled = (
             type(optimiser) is Sgd
             and self._constant == 1

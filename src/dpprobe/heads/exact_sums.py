@@ -36,8 +36,8 @@ class Data(NamedTuple):
     """The rows for `exact_step`: row i is scale[i] * features[i] - shift[i] * centre.
 
     Attributes:
-      features, scale, shift, centre: [n, d], [n], [n] and [d]; shift and centre have shape [0]
-        without a centre.
+      features, scale, shift, centre: [n, d], [n], [n] and [d]; shift and centre are [0] without
+        centre.
       labels, multi_hot: shapes [n] and [0, 0], or [0] and [n, K] for several labels per row.
       weights: [n], factors of the clipped gradients; 0 for an unusable row.
       norms: [n], norms of the rows with a 1 appended; 0 for a row of weight 0.
@@ -74,8 +74,7 @@ class ExactSums:
 
     Args:
       clip: the largest norm of an example's gradient.
-      pool: threads among which the rows of a full batch, or the seeds' Poisson batches, are
-        divided.
+      pool: threads that divide the rows of a full batch, or the seeds' Poisson batches.
       constant: b, appended to each row.
     """
 

@@ -22,8 +22,7 @@ max_row_norm 1, max_grad_norm 0.005, covariance_share 1/11, intercept 0, init_bi
 penalised false, average last, normalize none.
 
 Without noise nothing is clipped, and lambda is `second_order.floor_ridge`. Enough steps then
-converge to logistic regression with the penalty lambda / (2 K) |W|^2, or without penalty if `ridge:
-0`.
+converge to logistic regression with penalty lambda / (2 K) |W|^2; none if `ridge: 0`.
 """
 
 from __future__ import annotations

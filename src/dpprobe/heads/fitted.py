@@ -20,8 +20,7 @@ TYPICAL = "typical_directions"  # the name of `Heads.typical` in files
 # Values by name, one per seed.
 Values = Mapping[str, "Sequence[float] | np.ndarray"]
 # A fit calls a `Record` with (step, weights [seeds, classes, d + 1]). A `Record` must copy weights
-# to keep them, because training overwrites them. The values it returns, one per seed, are added to
-# the history.
+# to keep them, because training overwrites them. Values it returns, one per seed, join the history.
 Record = Callable[[int, "torch.Tensor"], "Values | None"]
 # `fit_heads` calls an `Observe` with the normalisation of rows as a third argument.
 Observe = Callable[[int, "torch.Tensor", "Transform"], "Values | None"]
@@ -37,8 +36,7 @@ class Fitted:
       history: one record per seed and recorded step: seed_index, step, epoch, train_loss, ...
         Training losses are not private.
       chosen: for each seed the choice of a search, JSON-compatible; empty without a search.
-      priors: float32 [seeds, classes], released class frequencies; their logs are already
-        subtracted from the biases.
+      priors: float32 [seeds, classes], released class frequencies, whose logs the biases subtract.
       gains: float32 [seeds, 2], the released gain of a student on public images, and the threshold
         above which the student replaces the head; see `heads.student`.
     """

@@ -154,8 +154,7 @@ class Training:
         self._shape = begun.shape
         self._weights, self._release = (self._make_buffer(rows.device) for _ in range(2))
         self._view_heads(self._weights).copy_(begun)
-        # `_parameters` are what the optimiser changes. Biases are the last column times the
-        # constant.
+        # The optimiser changes `_parameters`. Biases are their last column times the constant.
         self._constant = options.constant
         self._parameters = self._view_heads(self._weights)
         if self._constant != 1:
@@ -169,8 +168,7 @@ class Training:
         self._mixed = np.zeros(0) if self._mixing is None else self._mixing
         self._mixed = self._mixed.astype(np.float32)
         self._block = block_steps(size, mechanism, len(rows))
-        # If the rows are in memory, batches are only indices, so they are drawn for many blocks at
-        # once.
+        # For rows in memory, batches are only indices, so many are drawn at once.
         in_memory = self._native and gradients[0].arrays is not None
         blocks = batch_steps(mechanism, len(rows)) // self._block if in_memory else 1
         self._batches_at_once = self._block * max(1, blocks)

@@ -193,8 +193,7 @@ class Objective:
         matrix = curvature * self._second_moment
         slack = penalty
         matrix.diagonal().add_(slack)
-        # Rounding may outweigh a small penalty, so `slack` grows. The minimum is the same for any
-        # metric.
+        # Rounding may outweigh a small penalty, so `slack` grows; the minimum stays the same.
         while (factored := torch.linalg.cholesky_ex(matrix)).info and slack < self._dimension:
             slack *= 10
             matrix.diagonal().add_(slack)

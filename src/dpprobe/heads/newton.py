@@ -9,8 +9,8 @@ Each of `steps` steps makes two releases, at weights that depend only on earlier
   classes, relative to h at the start. For a softmax, the Hessian is (diag(p) - p p^T) (x) x x^T.
   The factor diag(p) - p p^T has trace 1 - |p|^2 and is 0 along equal logits. The factor's mean over
   the other K - 1 directions is (1 - |p|^2) / (K - 1) <= 1/K = h. For sigmoids, c is the mean of all
-  min(1, p_k (1 - p_k) / h), and h = 1/4 for biases of 0. A row changes the sum by c x x^T, with
-  norm <= S^2.
+  min(1, p_k (1 - p_k) / h), and h = 1/4 for biases of 0. A row changes the sum by c x x^T, of norm
+  <= S^2.
 - `per_class`, for sigmoids only: K sums of min(1, p_k (1 - p_k) / h) x x^T, divided by sqrt(K). A
   row changes the matrices by squared norm sum_k c_k^2 |x|^4 / K <= S^4: sensitivity S^2. (The K
   Hessians themselves have sensitivity sqrt(K) S^2 / 4 for biases of 0.) With equal weights in every

@@ -49,8 +49,7 @@ def _release_centre(
     Each row adds a vector of norm at most its weight, and a null row adds nothing, so the
     sensitivity is 1. The divisor n is public. The released centre is then shrunk towards the mean
     of public rows, or towards 0, by the expected share of noise in its squared distance (James and
-    Stein 1961, positive part), at no privacy cost, because a centre of pure noise would hide the
-    classes.
+    Stein 1961, positive part), at no privacy cost: a centre of pure noise would hide the classes.
     """
     total = torch.zeros(data.dimension, dtype=torch.float64, device=data.device)
     grid = releases.make_grid(1.0, data.n)

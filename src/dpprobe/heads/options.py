@@ -99,8 +99,7 @@ class MethodOptions(Options, ABC):
         """Returns options with a head chosen from public facts; only `auto` changes.
 
         Args:
-          exact: True to choose exact sums, as a release requires; options set by the user stay
-            unchanged.
+          exact: True to choose exact sums, as for a release; options set by the user do not change.
         """
         return self
 

@@ -1,9 +1,9 @@
 """Units of privacy with several rows, such as patients: their rows, and the rows' weights.
 
 A row of a unit with m rows has weight 1 / m. Each row's contribution to a released sum is first
-clipped by itself, then weighted. So a unit contributes a mean of clipped vectors, which is no
-longer than a single clipped vector. Sensitivities and privacy costs equal those of units with one
-row; n counts units.
+clipped by itself, then weighted. So a unit contributes a mean of clipped vectors, no longer than
+one clipped vector. Sensitivities and privacy costs equal those of units with one row; n counts
+units.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ class Units:
 
         Raises PrivacyError for a missing name, or if two names are equal as numbers.
         """
-        # An array of objects, because NumPy's text arrays drop trailing NUL characters and so merge
-        # names.
+        # Objects, because NumPy's text arrays drop trailing NUL characters and so merge names.
         known, codes, sizes = np.unique(
             np.asarray(names, dtype=object), return_inverse=True, return_counts=True
         )

@@ -5,8 +5,7 @@ classifier shipped with the backbone, or the head of an earlier public study. Ev
 depends only on its file, public numbers and released values, so it costs no privacy.
 
 Weights W [K, d + 1] apply to the fit's rows with the head's constant as last feature. U is the
-public head as weights of this form, with norm 1. Steps are multiplied by a matrix with three
-eigenvalues:
+public head in this form, with norm 1. Steps are multiplied by a matrix with three eigenvalues:
 
 - `along` for U: the largest factor at which descent converges without noise. A single direction has
   little noise, so the private images soon decide how much of U the head keeps.

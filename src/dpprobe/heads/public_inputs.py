@@ -28,8 +28,7 @@ class PublicInputs:
     Attributes:
       hashes: maps each file's path to its SHA-256 at the comparison.
       open_rows: a function that opens a public file's rows; None if no file was compared.
-      synthetic: True if the rows are synthetic, as in an audit, so that no public file can contain
-        them.
+      synthetic: True for synthetic rows, such as an audit's, which no public file can contain.
     """
 
     hashes: Mapping[str, str] = field(default_factory=dict)

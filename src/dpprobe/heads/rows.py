@@ -192,8 +192,8 @@ class Rows(Cached):
         """Yields the rows in order, in blocks of about `training_set.block_bytes` bytes.
 
         Args:
-          bytes_per_row: memory that the caller needs per row in addition to the features; makes
-            blocks shorter.
+          bytes_per_row: the caller's memory per row in addition to the features; makes blocks
+            shorter.
           raw: True for the features before normalisation.
         """
         for start, block in self.data.read_blocks(bytes_per_row):

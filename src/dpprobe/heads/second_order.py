@@ -162,8 +162,7 @@ class Design:
     def fill_block(self, piece: Piece, out: torch.Tensor, step: float) -> torch.Tensor:
         """Fills float64 [m, d + 1] with a piece's rows and constants, in units of `step`.
 
-        Products of float32 numbers are exact in float64, so results do not depend on a row's
-        position.
+        Products of float32 numbers are exact in float64, so a row's position has no effect.
         """
         out[:, -1] = piece.constant.double().div_(step)
         scale = piece.scale.double().div_(step)
@@ -412,8 +411,8 @@ def floor_ridge(columns: int, row_square: float) -> float:
 
     Without a ridge, accuracy is low if d is near n, because the smallest eigenvalues are then
     random. The ridge needs no factor n, because its influence vanishes for n far above d. The rule
-    for noise in `ridge_of` gives a larger lambda, except for noise multipliers below 0.1, with
-    epsilons far above 8.
+    in `ridge_of` gives a larger lambda, except for noise multipliers below 0.1 (epsilons far above
+    8).
 
     The factor 0.03 was chosen on public features without noise, with lambda from 0 to 30, d = 65 to
     1,297 and n = 100 to 10,000. The best lambda is between 0.001 and 10, mostly near 1 for any n.
@@ -527,8 +526,7 @@ def sum_gradients(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
     unit. An excluded row is all 0, including its constant.
 
     On the grid a gradient is v u^T with u = x / |x| and v = |x| r, whose norms are at most 1 and
-    `clip`. A grid for r would have to reach sqrt(K), too coarse for short residuals if `clip` is
-    small and classes are many.
+    `clip`. A grid for r would have to reach sqrt(K), too coarse for small `clip` and many classes.
 
     Args:
       weights: float32 [K, d + 1] on rows with a 1 appended.

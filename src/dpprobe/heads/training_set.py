@@ -28,8 +28,7 @@ logger = logging.getLogger("dpprobe")
 LONGEST_ROW, SHORTEST_ROW = 1e18, 1e-20
 CHUNK_BYTES = 32 * 2**20  # working memory for a range of rows
 # A block of rows fits into a CPU's cache. On a GPU, blocks are so large that computing takes longer
-# than launching kernels. Block sizes depend only on the kind of device, because they may affect
-# sums.
+# than launching kernels. Sizes depend only on the kind of device, as they may affect sums.
 CPU_BLOCK_BYTES, GPU_BLOCK_BYTES = 4 * 2**20, 2**28
 PIECE_BYTES = 2**18  # of rows whose norms a CPU computes at a time
 
@@ -60,8 +59,8 @@ class TrainingSet(Cached):
 
     Args:
       features: float32 [rows, d], which the training set may modify, or a source that is read in
-        each pass. Rows with NaN or infinity, with norms above 1e18, or with nonzero norms below
-        1e-20 become zero.
+        each pass. Rows with NaN, infinity, norms above 1e18, or nonzero norms below 1e-20 become
+        zero.
       labels: int64 [rows], from 0 to num_classes - 1; or uint8 [rows, num_classes] of 0 and 1.
       num_classes: public.
       units: units of privacy with several rows; None if each row is a unit.

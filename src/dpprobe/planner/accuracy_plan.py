@@ -41,8 +41,7 @@ class Scale:
     Attributes:
       chance: the accuracy of random guessing, 1 / classes.
       majority: accuracy of the majority-class baseline.
-      ceilings: non-private accuracies: given by the user if `given`, otherwise from public
-        datasets.
+      ceilings: non-private accuracies: the user's if `given`, otherwise from public datasets.
     """
 
     chance: float

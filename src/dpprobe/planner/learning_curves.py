@@ -36,8 +36,7 @@ class Law:
       widening: the factor on the range's width with which the range has its stated coverage.
       coverage: the share of results inside the range, with each source left out in turn.
       error: mean absolute residual on sources left out of the fit.
-      smallest: the smallest feature dimension in the public data, assumed if the dimension is
-        unknown.
+      smallest: the smallest feature dimension in public data, assumed if unknown.
     """
 
     mu: float

@@ -732,10 +732,8 @@ class Accountant(NamedTuple):
 
     Attributes:
       library: the package that computes epsilon; None if this module does.
-      compute: computes epsilon from mechanisms, delta and selection; None if a privacy profile is
-        used instead.
-      check: computes an epsilon to compare with other accountants; None if the accountant is not
-        used as a check.
+      compute: computes epsilon from mechanisms, delta and selection; None to use a privacy profile.
+      check: computes an epsilon to check other accountants; None if the accountant is no check.
       in_studies: whether a study may choose the accountant.
     """
 

@@ -92,8 +92,7 @@ class Table:
     def delta_at(self, epsilons: Array) -> Array:
         """Computes delta at epsilons of any sign.
 
-        For e > 0, delta_Q(-e) = 1 - exp(-e) (1 - delta_Q'(e)), where delta_Q' is for the direction
-        from Q' to Q.
+        For e > 0, delta_Q(-e) = 1 - exp(-e) (1 - delta_Q'(e)), with delta_Q' from Q' to Q.
         """
         size, top = np.abs(epsilons), self.epsilons[-1]
         places = np.exp(np.minimum(size, top) - top)

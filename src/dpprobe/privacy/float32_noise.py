@@ -22,8 +22,7 @@ jit = MACHINE_CODE.jit
 # The number of parallel generators, which vector instructions advance together.
 LANES = 32
 _WARM_UP = 18
-# Pairs drawn per pass: their words fit the first-level cache. Changing PAIRS changes a seed's
-# numbers.
+# Pairs per pass, whose words fit the first-level cache; PAIRS affects a seed's numbers.
 PAIRS = 1024
 _BITS = 31
 # Near 0, float32 is finer than 31 bits, so uniform numbers below _COARSE 2^-31 get 64 more bits.
@@ -156,8 +155,7 @@ class GaussianNoise:
 class Words(NamedTuple):
     """A seed's generators: [4, 32] states of 64 bits, and [4, 1] for small radii.
 
-    Small radii have a separate generator, so that numbers do not depend on how many are drawn per
-    call.
+    Small radii have a separate generator, so numbers do not depend on the size of a draw.
     """
 
     lanes: npt.NDArray[np.uint64]

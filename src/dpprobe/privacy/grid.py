@@ -87,9 +87,8 @@ class Grid:
 def check_exact(rows: int, largest: float) -> None:
     """Checks that float64 adds the integer products of n units exactly, in any order.
 
-    `largest` is an upper bound on a unit's sum of absolute products in one entry of the result,
-    such as the product of two norms (Cauchy-Schwarz). Raises PrivacyError if partial sums may
-    exceed 2^53.
+    `largest` bounds a unit's sum of absolute products in one entry of the result, such as a product
+    of two norms (Cauchy-Schwarz). Raises PrivacyError if partial sums may exceed 2^53.
 
     Example:
       >>> check_exact(10**6, 2.0**33)

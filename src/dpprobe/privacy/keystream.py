@@ -31,8 +31,7 @@ _ZEROS = memoryview(bytes(1 << 16))
 class Keystream:
     """A stream of random words, the same words however many are drawn per call.
 
-    No two streams share a key: each part has a key of its own, and a stream returns each part only
-    once.
+    No two streams share a key: each part has its own key, and is returned only once.
     """
 
     def __init__(self, key: bytes, name: str) -> None:
@@ -64,8 +63,8 @@ class Keystream:
     def make_part(self, name: str) -> Keystream:
         """Returns a separate stream for one part of this stream's use.
 
-        Raises PrivacyError for a part that was returned before, and in a forked process, because
-        words would be used twice.
+        Raises PrivacyError for a part returned before, and in a forked process, to use no word
+        twice.
         """
         self._check_process()
         if name in self._parts:

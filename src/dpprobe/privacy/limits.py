@@ -99,8 +99,7 @@ def delta_fault(
 ) -> str | None:
     """Returns the error message for a delta above 1 / n, which guarantees nothing; else None.
 
-    `allowed` names the study's option that allows a larger delta; None if no option does, as in a
-    release.
+    `allowed` is the study's option that allows a larger delta; None for a release.
 
     Example:
       >>> delta_fault(1e-3, 2000, unit="patient")

@@ -1,11 +1,11 @@
 """Caches machine code of Numba functions: a module's functions are compiled or loaded together.
 
 Numba's own cache stores each function separately. Processes that start with one empty cache would
-load some functions from each other and compile the rest; results of such mixed code differ in the
-last bits. `MachineCode` stores all functions of a module in one file. A process reads the module's
-file, or compiles every function in the order of the module and renames its own file into place. So
-functions of two compilations are never mixed, and no lock is needed. Compiled and loaded code are
-linked in the same order.
+load some functions from each other and compile the rest; mixed code differs in the last bits.
+`MachineCode` stores all functions of a module in one file. A process reads the module's file, or
+compiles every function in the order of the module and renames its own file into place. So functions
+of two compilations are never mixed, and no lock is needed. Compiled and loaded code are linked in
+the same order.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class MachineCode:
         """Makes a decorator that compiles a function, or loads it from the cache.
 
         Args:
-          signatures: types in Numba's notation; without signatures, the function is compiled for
-            the types of each call.
+          signatures: types in Numba's notation; without any, the function is compiled for each
+            call's types.
           fastmath: LLVM's flags for faster arithmetic. Without "nnan" and "ninf" NaN and infinity
             keep their meaning.
         """

@@ -41,11 +41,10 @@ FORMAT = "dpprobe-calibration"
 RISK_TOLERANCE = 0.005
 # Most of a search uses a grid that is coarser by the factor _COARSER.
 _COARSER = 8
-# A search may end below its target by the fraction `_LARGEST_STEP` if epsilon jumps across the
-# target.
+# A search may end below its target by this fraction, if epsilon jumps across the target.
 _LARGEST_STEP = 1e-3
-# If a rough epsilon exceeds `_FAR` times the target, the search tries at most `_MOST_NOISE` times
-# the noise.
+# If a rough epsilon exceeds `_FAR` times the target, at most `_MOST_NOISE` times the noise is
+# tried.
 _FAR, _MOST_NOISE = 6, 1e6
 
 

@@ -66,8 +66,7 @@ def split_noise(deviation: float, parties: int, colluders: int) -> float:
 
     Args:
       deviation: the deviation of a release's noise, in steps of the grid of its sums.
-      colluders: the number of parties whose noise an attacker may know; with 0, no party may be an
-        attacker.
+      colluders: how many parties' noise an attacker may know; with 0, no party may be an attacker.
 
     Raises PrivacyError for numbers that leave no honest party, or a share below `SMALLEST_SHARE`.
 

@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.limits import to_json
 
-# Limits far inside the range of float32, the type in which rows are clipped and gradient heads draw
-# noise.
+# Limits far inside the range of float32, the type of clipped rows and of gradient heads' noise.
 SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-9, 1e9
 SMALLEST_DEVIATION, LARGEST_DEVIATION = 1e-20, 1e20
 # Up to this mean, drawing the number of runs and computing epsilon lose no digits.
@@ -38,8 +37,7 @@ class Mechanism:
       sensitivity: the most that the rows of one unit add to the released sum, in L2 norm.
       noise_multiplier: the noise's standard deviation divided by the sensitivity. Before
         calibration noise multipliers are relative: a plan's calibration finds one common factor.
-      sample_rate: the probability that a unit joins a release, independently of other units; 1 for
-        all rows.
+      sample_rate: the probability that a unit joins a release, independently of others; 1 for all.
 
     Example:
       >>> gradients = Mechanism(
@@ -322,8 +320,8 @@ def split_budget(parts: Sequence[tuple[float, Sequence[Mechanism]]]) -> tuple[Me
 
     Args:
       parts: pairs of a share (above 0) and the mechanisms of a group, with relative noise
-        multipliers. The last group keeps its multipliers, other groups are scaled, and empty groups
-        get no share.
+        multipliers. The last group keeps its multipliers, others are scaled; empty groups get no
+        share.
 
     Example:
       >>> one, nine = full_batch("mean", "a sum", 1.0), full_batch("gradients", "a sum", 1.0, 9)

@@ -51,8 +51,7 @@ class Risk:
 
     Attributes:
       advantage: true minus false positive rate, from 0 to 1; None if the target is a rate.
-      true_positives: the limit, in (`at`, 1), on the true positive rate at false positive rate
-        `at`.
+      true_positives: the limit, in (`at`, 1), on the TPR at false positive rate `at`.
 
     Example:
       >>> risk = Risk(advantage=0.1)
@@ -287,8 +286,7 @@ def budget_in_full(epsilon: float) -> str:
 def explain_risks(epsilons: Iterable[float]) -> str:
     """Formats one clause per permitted risk: its epsilons, and the risk that an advantage allows.
 
-    Limits on the advantage permit leaks that are rare but certain, so the clause adds the risk at
-    0.1% FPR.
+    An advantage permits leaks that are rare but certain, so the risk at 0.1% FPR is added.
     """
     by_token: dict[str, list[RiskEpsilon]] = {}
     for epsilon in epsilons:

@@ -32,12 +32,11 @@ among the floors, which have 16,384 equal shares; one number in fifty needs a se
 in the strip. A number is accepted if s x rounds to one integer for all continuations of its digits;
 otherwise as many further words are drawn as needed (also for y). A float64 product, with an error
 of at most s 2^-49 + 2^-50 with or without fused multiplication, decides nearly all numbers: all
-whose distance to the next half-integer exceeds this error. All other numbers are computed in
-192-bit integers, or if necessary in integers of any length. So results depend only on the random
-words, on every machine.
+whose distance to the next half-integer exceeds this error. Other numbers are computed in 192-bit
+integers, then in integers of any length. So results depend only on the random words, on any
+machine.
 
-If the words are random, nothing is approximated: pieces are chosen with exact probabilities, and
-the tail is not cut off.
+If the words are random, nothing is approximated: pieces have exact probabilities, the tail no end.
 """
 
 # mypy: allow-untyped-defs
@@ -60,8 +59,7 @@ from dpprobe.privacy.machine_code import MachineCode
 MACHINE_CODE = MachineCode(__file__)
 jit = MACHINE_CODE.jit
 
-# A word's first CHOICE_BITS choose a floor, the next bit is the sign, the rest the position in a
-# strip.
+# A word's first bits choose a floor, the next is the sign, the rest the position in a strip.
 CHOICE_BITS = 14
 POSITION_BITS = 64 - CHOICE_BITS - 1
 SHARE_BITS = 64 - CHOICE_BITS
@@ -216,8 +214,7 @@ class _Scale(NamedTuple):
             coarse=deviation * 2.0**-50,
             limit=0.5 - (deviation * 2.0**-49 + 2.0**-50),
             factor=np.uint64(int(mantissa * 2.0**53)),
-            # A larger shift would overflow 192 bits when 1/2 is added; at 190 every number is
-            # already 0.
+            # Above 190, adding 1/2 would overflow 192 bits; at 190, all numbers are 0.
             shift=np.uint64(min(shift, 190)),
         )
 
@@ -422,7 +419,8 @@ def draw_most(words, shares, settled, coarse, limit, left):
     Args:
       words: [n]; numbers overwrite their words.
       shares, settled: as in the table.
-      coarse, limit: as in `_Scale`. left: receives the indices of undecided numbers, in order; [n
+      coarse, limit: as in `_Scale`.
+      left: receives the indices of undecided numbers, in order; [n
         or more].
 
     Returns:
@@ -544,8 +542,7 @@ def draw_rest(
       place: index of the first further word to use.
 
     Returns:
-      `index`, `place` and `again` for the next call, and True if `attempt_number` must draw the
-      number.
+      `index`, `place` and `again` for the next call; True if `attempt_number` is next.
     """
     while index < left.shape[0]:
         if place + _FEWEST > more.shape[0]:

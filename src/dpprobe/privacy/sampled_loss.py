@@ -1,8 +1,7 @@
 """The privacy loss of a release on a Poisson sample, equal to dp-accounting's, but faster.
 
 dp-accounting inverts the loss, and sums the deltas of a distribution, with one Python call per
-point. This module uses arrays, and computes in dp-accounting's order, so that results are
-bit-identical.
+point. This module uses arrays, in the same order, so that results are bit-identical.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from scipy.stats import binom
 
 Numbers = npt.NDArray[np.float64]
 
-# Below this probability that a sample contains no unit of the group, floating point loses
-# precision.
+# If samples without units of the group are rarer than this, floats lose precision.
 _NEVER = 1e-15
 
 

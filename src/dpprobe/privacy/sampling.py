@@ -27,8 +27,7 @@ RowIndices = npt.NDArray[np.int64]
 _DRAWS = 1 << 20
 # For rates from _SEARCHED on, NumPy draws geometric variables by another method.
 _SEARCHED = 1 / 3
-# Longer distances are cut to _FARTHEST, which is beyond all rows of all steps, so that sums cannot
-# overflow.
+# Distances are cut to _FARTHEST, beyond all rows of all steps, so that sums cannot overflow.
 _FARTHEST = 2.0**53
 # The number of words drawn at a time, more than the digits of any float64.
 WORDS_AT_ONCE = 1 << 13
@@ -195,8 +194,8 @@ def _binary_digits(rate: float) -> Words:
 def split_hits(hits, rows, out, sizes):
     """Writes each hit's row to `out`, and hits per step to `sizes`; returns the number of hits.
 
-    `hits` ascend, counted from the first step's first row; hits beyond the last step are ignored.
-    `sizes` must be zeros.
+    `hits` ascend, counted from the first row; those beyond the last step are ignored. `sizes` are
+    zeros.
     """
     place, first = 0, 0
     for step in range(sizes.shape[0]):

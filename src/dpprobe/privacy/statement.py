@@ -84,8 +84,7 @@ class Statement:
       released_gain: True if the head released the gain of a student on public images.
       declared: the public files that the head started from or used.
       network: True if a part of the backbone was trained with the head.
-      chosen_from: the `rule` that chose `head` and options, with the public facts it used; None
-        without a rule.
+      chosen_from: the `rule` that chose `head` and options, if any, with the public facts used.
       allows: the result of `describe_attacks`, if already computed; None to compute it.
       copies: the number of `rows` that repeat an image of another unit, the largest number of units
         with one image (`most`), and how images were compared (`by`); None if nobody counted copies.

@@ -81,8 +81,7 @@ class MetricSummary(_StrictPart):
 
     Attributes:
       std: standard deviation over seeds, with ddof = 1; None for one seed.
-      low, high: ends of the interval over seeds, or over test examples if all seeds have the same
-        value.
+      low, high: ends of the interval over seeds, or over test examples if all seeds are equal.
       rows_low, rows_high: ends of the interval over test examples.
       both_low, both_high: ends of the interval over seeds and test examples together.
       interval, rows_interval, both_interval: how each interval was computed.

@@ -138,8 +138,7 @@ def _cell_result(record: CellRecord, epsilon: float) -> CellResult:
 def compare_means(base: Sequence[float], other: Sequence[float]) -> tuple[float, float | None]:
     """Computes mean(other) - mean(base), and half the width of its 95% interval (Welch's t).
 
-    The half width is None if `base` or `other` has only one value, or if both vary by no more than
-    rounding.
+    The half width is None if `base` or `other` has one value, or neither varies beyond rounding.
     """
     first, second = np.asarray(base, dtype=np.float64), np.asarray(other, dtype=np.float64)
     gap = float(second.mean() - first.mean())

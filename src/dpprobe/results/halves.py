@@ -7,8 +7,8 @@ values on halves, because predictions may be gigabytes.
 
 Halves must vary as much as new test sets would. An accuracy depends on the class frequencies, which
 vary between test sets, so all units are shuffled together. The expectation of a macro accuracy or
-AUC does not depend on class frequencies. So for these metrics each class is split evenly, and both
-halves contain rare classes.
+AUC does not depend on class frequencies. So each class is split evenly, and both halves contain
+rare classes.
 """
 
 from __future__ import annotations

@@ -32,8 +32,7 @@ def least_class(record: CellRecord) -> Least | None:
 def constant_headline(record: CellRecord) -> float | None:
     """Returns the majority-class baseline's headline metric; None if unknown.
 
-    The baseline always predicts one class, with recall 1. All its scores are equal, so the AUC is
-    0.5.
+    The baseline always predicts one class, with recall 1. Its scores are equal: the AUC is 0.5.
     """
     if record.headline == "accuracy":
         return record.constant_accuracy

@@ -32,8 +32,7 @@ CALIBRATION_BINS = 15
 # seeds. One test example of a million changes accuracy by SAME.
 SAME = 1e-6
 TOP5_ABOVE = 10  # top-5 accuracy is computed if there are more classes
-# The message does not suggest accuracy, because accuracy rewards never predicting the missing
-# class.
+# Does not suggest accuracy, which would reward never predicting the missing class.
 NO_AUC = (
     "no label that some test rows have and other test rows lack, so no AUC exists; enlarge the "
     "test split (test_fraction, or a test split of your own) or merge classes"

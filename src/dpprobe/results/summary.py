@@ -195,8 +195,7 @@ class Entry:
       halves: each seed's metric on both halves of each split, [seeds, splits, 2]; NaN if undefined.
       accuracy: the mean accuracy over seeds, even if another metric is the headline.
       constant, constant_accuracy: headline metric and accuracy of the majority-class baseline.
-      least, least_class: the worst class (or label), and its mean over seeds of the metric
-        `least_title`.
+      least, least_class: the worst class or label, and its `least_title`, a mean over seeds.
       never: maps each class to the number of seeds that never predict it, if any.
       test_units: the number of test examples, or of test patients.
       resting: the effective number of test units behind the variance of the headline.

@@ -16,8 +16,7 @@ def class_counts(labels: np.ndarray, num_classes: int) -> list[int]:
 def unit_codes(names: Sequence[str] | None) -> np.ndarray | None:
     """Numbers units by first appearance: int64 [rows]; None without names.
 
-    Results contain these numbers instead of units' names. The numbers do not reveal the names'
-    order.
+    Results contain these numbers instead of names. They do not reveal the names' order.
     """
     if names is None:
         return None

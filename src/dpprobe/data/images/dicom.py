@@ -313,8 +313,7 @@ def _by_table(dataset: Dataset, values: np.ndarray) -> np.ndarray:
 
     table = dataset.VOILUTSequence[0]
     entries, first, bits = table.LUTDescriptor
-    # apply_voi reads the number of entries with the bit depth of table values, which may be too
-    # small.
+    # apply_voi reads the number of entries with the bits of table values, maybe too few.
     table.LUTDescriptor = [entries, first, 16]
     within = np.clip(np.round(values), first, first + (entries or 2**16) - 1).astype(np.int64)
     return apply_voi(within, dataset) / (2**bits - 1)

@@ -4,8 +4,7 @@ A companion's name is the name of another image (its *base*) plus a separator an
 determines the kind of companion: mask, preview, copy, or something else. A word counts only if
 enough images have a companion with this word:
 
-- Three bases are enough for a known word, such as `mask` or `flip`, because three such names cannot
-  be an accident.
+- Three bases are enough for a known word, such as `mask` or `flip`: that is no coincidence.
 - Another word needs three bases, and a tenth of all names.
 
 Numbers, and words for sides and views, never make a companion: `x_1`, `x_L`, `IM-0001-0002`.
@@ -48,8 +47,7 @@ _COPY_WORDS = """
     """
 _COPIES = frozenset(_COPY_WORDS.split()) | {NUMBERED}
 _KINDS: Mapping[str, Kind] = {**dict.fromkeys(_MASKS, "mask"), **dict.fromkeys(_COPIES, "copy")}
-# Words in names of folders next to the images' folder; excludes words that often name classes
-# (crop).
+# Words of folders next to the images' folder; excludes words of many classes (crop).
 _FOLDERS = (_MASKS - {SIZE, "tn", "icon"}) | {"aug", "augmentation", "augmented"}
 _FILLER = frozenset({"data", "file", "files", "image", "images", "img", "imgs", "picture"})
 # Sides and views of a person, which are separate pictures.
@@ -103,8 +101,7 @@ def kind_of(word: str) -> Kind:
 def read_word(text: str) -> str | None:
     """Returns the word in the end of a name, such as `mask` in `_mask_1`; None without a word.
 
-    If one word is known, it is the word of the whole part, so `_aug_3f2` and `_aug_9c1` have the
-    same word.
+    A known word stands for the whole part, so `_aug_3f2` and `_aug_9c1` have the same word.
     """
     if _BRACKETS.fullmatch(text):
         return NUMBERED

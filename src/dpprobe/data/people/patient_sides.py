@@ -89,8 +89,8 @@ class RowIndex:
       units: the unit of each row, if a column has units.
       groups: returns a split's values of a source column that `group_columns` names.
       names: returns a split's paths of images; None if rows have no paths.
-      wrong_labels: returns the texts of a split's labels that are no class, with their places; None
-        if labels are numbers.
+      wrong_labels: returns a split's labels that are no class, with their places; None if labels
+        are numbers.
     """
 
     rows: Mapping[SplitName, int]

@@ -88,8 +88,8 @@ class Options(ManifestOptions, CountedRows):
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
     """Writes a manifest's split tables; dataset.json gets `recorded`, by default `options`.
 
-    Raises ConfigError if a file does not match the options. Raises DataError, in one message, for
-    all faulty rows.
+    Raises ConfigError if a file does not match the options. Raises one DataError for all faulty
+    rows.
     """
     from dpprobe.data.sources import csv_rows  # slow import: numpy, pandas and pyarrow
 

@@ -241,8 +241,7 @@ class TableOptions(UnitOptions):
     def image_params(self) -> dict[str, Any]:
         """Returns the options that determine the set of images.
 
-        Omits `split_column`, and also `extract` and `joins` if no path or filter uses an added
-        column.
+        Omits `split_column`, and `extract` and `joins` if no path or filter uses their columns.
         """
         made = {*self.extract, *(column for join in self.joins for column in join.columns)}
         others = {"split_column"}
@@ -271,8 +270,8 @@ class TableOptions(UnitOptions):
     def named_people(self) -> NamedPeople:
         """Returns the facts about patients; the column includes the pattern or join that made it.
 
-        Columns with the same name but different patterns define different units, whose epsilons do
-        not add up.
+        Columns with the same name but different patterns are different units: epsilons do not add
+        up.
         """
         people = super().named_people()
         column = people.column and self._describe_column(people.column)

@@ -2,7 +2,7 @@
 
 The layout is `train/<class>/...` and `test/<class>/...`, or only `<class>/...`, which dpprobe
 splits. Folders with other usual names of train and test, such as `training`, are never read as
-classes (`folder_parts`). Class names are the sorted folder names, and are published with the
+classes (`folder_parts`). Class names are the sorted folder names; they are published with the
 weights.
 
 A row's id is the image's path in the folder, including the class. With `split_by: id`, moving an
@@ -535,8 +535,7 @@ def split_rows(options: Options, listing: Listing) -> dict[str, list[tuple[str, 
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
     """Writes the images' split tables; dataset.json gets `recorded`, by default `options`.
 
-    Raises ConfigError if the folder has another layout. Raises DataError, in one message, for all
-    faulty images.
+    Raises ConfigError if the folder has another layout. Raises one DataError for all faulty images.
     """
     from dpprobe.data import table_writer  # slow import: numpy and pyarrow
 

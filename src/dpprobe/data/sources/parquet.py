@@ -5,9 +5,9 @@ for several labels per image) and class names in the schema's metadata. Files ar
 memory never contains all images.
 
 Without `id_column`, a row's id is its position in the files. With `split_by: id`, no unit affects
-whether another unit is train or test, because null rows that replace a unit keep all positions. An
-inserted row, however, may move later rows between train and test. `limit` also selects rows by
-position, before the split.
+whether another unit is train or test, because null rows that replace a unit keep all positions. But
+an inserted row may move later rows between train and test. `limit` also selects rows by position,
+before the split.
 """
 
 from __future__ import annotations
@@ -143,8 +143,7 @@ class Options(ColumnOptions, CountedRows):
                 f"class_names: {headers[0].path} already names the classes "
                 f"({', '.join(named)}); remove the option"
             )
-        # The published weights reveal the number of classes, so it must not depend on private
-        # labels.
+        # Published weights reveal the number of classes, so private labels must not decide it.
         if not (self.class_names or named):
             raise ConfigError(
                 f"class_names: {headers[0].path} does not name its classes; write "

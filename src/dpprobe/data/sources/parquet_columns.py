@@ -53,8 +53,7 @@ def stream_columns(
 ) -> Iterator[pa.RecordBatch]:
     """Yields batches of columns; raises OSError if texts are too long for labels or ids.
 
-    Millions of rows may repeat a long text in a dictionary, so the dictionary is checked before
-    texts are copied to rows.
+    Millions of rows may repeat a dictionary's text, so it is checked before texts are copied.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -218,8 +218,8 @@ def _unpack_file(file: File, directory: Path, sha256: str) -> None:
 def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
     """Writes the split tables of the files in `downloaded`.
 
-    Raises ConfigError if the files do not match `layout`. Raises DataError if a file is missing, or
-    a row is faulty.
+    Raises ConfigError if the files do not match `layout`, and DataError for missing files or faulty
+    rows.
     """
     receipt = check_receipt(downloaded, params=options.download_params())
     hashes = {file.name: file.sha256 for file in receipt.files}

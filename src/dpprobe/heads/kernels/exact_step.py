@@ -33,8 +33,7 @@ from dpprobe.privacy.machine_code import MachineCode
 MACHINE_CODE = MachineCode(__file__, tiles.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit
 
-# Rows and factors are shortened by the fraction MARGIN, which exceeds float64 rounding over a
-# million columns.
+# Rows and factors are shortened by MARGIN (relative), above float64 rounding in 10^6 columns.
 MARGIN = 2.0**-30
 _LARGEST, _LARGEST_SUM = np.finfo(np.float64).max, 2.0**53
 # Bytes of a chunk's rounded rows, and the fewest rows of a chunk.
@@ -55,8 +54,7 @@ def _square_norm(x):
 def to_integers(head, bits, out):
     """Fills `out` with a head [K, d + 1], rounded to integer multiples of a unit.
 
-    The integers of each class have a norm of at most about 2^bits. If weights are not finite, all
-    become 0.
+    A class's integers have a norm of about 2^bits at most. If weights are not finite, all are 0.
 
     Returns:
       The unit, a power of two; NaN if weights are not finite, so that no logit is finite.
@@ -128,8 +126,8 @@ def to_grid(source, scale, shift, centre, norm, entry, row, out):
 def to_factors(z, norms, weights, labels, multi_hot, rows, clip, step, sigmoid):
     """Converts logits [K, m] to factors, in steps: |row| times the clipped, weighted residual.
 
-    Factors are 0 for a row of norm 0, or with a logit that is not finite. Further columns of `z`
-    are ignored.
+    Factors are 0 for a row of norm 0, or with a logit that is not finite. Ignores further columns
+    of `z`.
     """
     classes, m = z.shape[0], norms.shape[0]
     usable, work = norms > 0, np.empty((2, m))
@@ -214,8 +212,7 @@ def _make_scratch(shape):
     seeds, classes, columns = shape
     padded = -(-classes // CLASSES) * CLASSES, -(-columns // ALIGNED) * ALIGNED
     heads, totals = _make_zeros((seeds, *padded)), _make_zeros((seeds, *padded))
-    # With many classes, chunks are larger, because each chunk reads all weights from a slower
-    # cache.
+    # Chunks are larger for many classes, as each reads all weights from a slower cache.
     most = _CHUNK_BYTES * max(20, classes) // (20 * 8 * padded[1])
     chunk = max(_LEAST_CHUNK, min(CHUNK, most // 4 * 4))
     rows, z = _make_zeros((chunk, padded[1])), _make_zeros((padded[0], CHUNK))
@@ -270,7 +267,8 @@ def add_sums(data, rows, heads, given, totals):
 
     Args:
       data: `exact_sums.Data`.
-      rows: int64 [m], each from 0 to n - 1 (not checked). heads: [seeds, K, d + 1].
+      rows: int64 [m], each from 0 to n - 1 (not checked).
+      heads: [seeds, K, d + 1].
       given: `exact_sums.Given`.
       totals: [seeds, K, d + 1].
     """
@@ -294,8 +292,7 @@ def take_steps(data, rows, sizes, heads, given, noise, divisor, rates, mixing, a
     Args (others as in `add_sums`):
       rows, sizes: the rows, batch after batch, and each batch's size, int64 [steps].
       noise: int64 [steps, K (d + 1)], in steps of entry * step.
-      mixing: [steps], the fraction by which the average [K, d + 1] moves towards the head; [0]
-        without averaging.
+      mixing: [steps], the share by which the average [K, d + 1] moves to the head; or [0].
 
     If the processor has fused multiply-add, it is used, as in PyTorch's `add_` and `lerp_`. Returns
     False if a sum is not an integer that float64 represents exactly.

@@ -197,8 +197,7 @@ def _add_chunk(data, rows, following, weights, classes, release, scratch):
     kinds, lines, seeds = padded_classes // CLASSES, -(-4 * d // LINE), weights.shape[0]
     together = tiles.aim_at(first, 4 * d, following, m, kinds, later)
     for seed in range(seeds):
-        # Only the last seed's products prefetch rows, because the cache would drop rows fetched
-        # earlier.
+        # Only the last seed's products prefetch rows, as the cache would drop earlier ones.
         due = next_rows if seed == seeds - 1 else 0
         ahead, afterwards = tiles.split_fetches(later, due, together, lines, pointers)
         head = weights[seed]
@@ -228,8 +227,7 @@ def chunk_rows(d, classes):
     With more classes, a row's products take longer, so prefetching the next rows matters less.
     """
     rows = _CHUNK_BYTES * max(20, classes) // (20 * 4 * d)
-    # `_cut_chunks` may make chunks up to 1.5 times as large. Chunk sizes must not depend on the
-    # tile.
+    # `_cut_chunks` may make chunks 1.5 times as large. Sizes must not depend on the tile.
     return max(_LEAST_CHUNK, min(CHUNK * 2 // 3, rows // 4 * 4))
 
 
@@ -238,8 +236,7 @@ def _add_rows(data, rows, cuts, chunk, stop, weights, classes, release, scratch)
     """Adds chunks, from index `chunk` on, up to row `stop`; returns the index of the next chunk."""
     while cuts[chunk] < stop:
         first, last = cuts[chunk], cuts[chunk + 1]
-        # After the last chunk, prefetch the rows that follow, for the next call, at most as many as
-        # in the chunk.
+        # After the last chunk, prefetches as many of the next call's rows as follow.
         end = cuts[chunk + 2] if chunk + 2 < cuts.shape[0] else 2 * last - first
         _add_chunk(data, rows[first:last], rows[last:end], weights, classes, release, scratch)
         chunk += 1
@@ -254,7 +251,8 @@ def add_clipped_sums(data, rows, sizes, weights, classes, releases):
     """Adds clipped sums over slices of rows to `releases`, for each slice and seed.
 
     Args:
-      data: `Arrays` as a tuple. rows: int64 [m], each from 0 to n - 1, unchecked.
+      data: `Arrays` as a tuple.
+      rows: int64 [m], each from 0 to n - 1, unchecked.
       sizes: int64 [slices], the number of rows per slice.
       weights: float32 [seeds, padded classes, padded d + 1], from `padded_zeros`.
       releases: [slices, ...], each like weights.
@@ -268,8 +266,7 @@ def add_clipped_sums(data, rows, sizes, weights, classes, releases):
         chunk = _add_rows(data, rows, cuts, chunk, stop, weights, classes, release, scratch)
 
 
-# Numbers drawn per call of `float32_noise.fill_normals`: whole passes, so that several calls draw
-# the same numbers as one call.
+# Numbers per call of `fill_normals`: whole passes, so that several calls draw what one would.
 _DRAWN = 16 * float32_noise.PAIRS
 
 
@@ -330,8 +327,7 @@ def take_steps(data, rows, sizes, noise, rates, weights, classes, release, mixin
       noise: `GaussianNoise.noise_source`; deviation 0 draws nothing.
       rates: float32 [steps].
       weights, release: [1, padded classes, padded d + 1]; `release` is working memory.
-      mixing: float32 [steps], the fraction by which the average moves to the weights; [0] without
-        averaging.
+      mixing: float32 [steps], the share by which the average moves to the weights; or [0].
       average: like weights; unused without mixing.
       audit: `ObservedSteps` as a tuple. `sums` receives each step's clipped sum, and `outputs` the
         sum plus noise. If `given`, `outputs` is read instead, in place of sum plus noise.

@@ -1,8 +1,7 @@
 """Clips the residuals of second-order heads on the CPU, in float64, row by row.
 
 A row's result depends neither on the row's position nor on the block's other rows. Libraries do not
-guarantee this, because they compute exponentials in vectors, and the remaining numbers with other
-code.
+guarantee this: they compute vectors of exponentials, and the rest by other code.
 """
 
 # mypy: allow-untyped-defs

@@ -1,8 +1,7 @@
 """Products of rows with the weights of classes, and of residuals with rows, on the CPU.
 
 `multiply_rows` and `multiply_back` are the two products of a clipped sum, of float32 for
-`fused_step` and of float64 for `exact_step`. They read rows by address, so rows need not be copied
-together.
+`fused_step` and of float64 for `exact_step`. They read rows by address, without copying.
 
 **Why LLVM.** The two products are most of the work, but Numba's loops reach only a fraction of the
 processor's speed. So four functions decorated with `@intrinsic` write instructions for LLVM, the
@@ -12,8 +11,7 @@ compute but appends an instruction, and a Python loop repeats instructions. Loop
 has 16, 8 or 4 float32 numbers, depending on the processor, or half as many float64. All numbers
 have the type of the first argument, an array.
 
-**Tiles.** A tile is a block of partial sums. The partial sums stay in registers while products are
-added:
+**Tiles.** A tile is a block of partial sums. They stay in registers while products are added:
 
     _add_products   5 classes x 4 rows     walks along columns; adds to 20 logits
     _add_outer      5 classes x 4 vectors  walks along rows; adds to 5 x 64 numbers of the sum
@@ -53,8 +51,7 @@ jit = MachineCode(__file__, vectors.__file__).jit
 # The most rows of a chunk.
 CHUNK = 128
 # A tile's classes, rows and vectors; and how many rows are multiplied with 5 classes before the
-# next 5 classes. With tiles of two rows it is the whole chunk, so that weights are read only once
-# per chunk.
+# next 5 classes. With tiles of two rows it is the whole chunk, to read weights once per chunk.
 CLASSES = 5
 _ROWS, _VECTORS, _SWEEP = (4, 4, 4) if vectors.REGISTERS == 32 else (2, 2, CHUNK)
 # Bytes of the columns that are multiplied at a time.
@@ -194,13 +191,11 @@ def _add_outer_end(_context, like, rows, m, residuals, residual_stride, sums, st
 def _aim_fetches(ahead, place, taken, tiles):
     """Returns the next tile's arguments for `fetch_ahead`, and where prefetching continues.
 
-    The cache lines of the next rows are spread evenly over tiles; further tiles fetch lines that
-    are already cached.
+    The next rows' cache lines are spread evenly over tiles; further tiles fetch cached lines.
 
     Args:
-      ahead: a tuple: the address of the next rows' addresses; the number of next rows; `together`,
-        how many rows are fetched in turn; cache lines per row; the address of the addresses of
-        cached rows.
+      ahead: the address of the next rows' addresses; the number of next rows; `together`, how many
+        rows are fetched in turn; cache lines per row; the address of the addresses of cached rows.
       place: (0, 0, 0) for the first tile.
       taken: the number of lines that a tile fetches per row.
 
