@@ -28,7 +28,7 @@ def weigh_differences(first: Floats, second: Floats, weights: Floats) -> Floats:
 
     Args:
       first, second: [rows], the share of each row's labels that the head predicts correctly; NaN in
-        null rows
+        null rows.
       weights: [rows], non-negative, with a sum of at most 1 over a unit's rows.
 
     Raises PrivacyError for shares outside [0, 1].

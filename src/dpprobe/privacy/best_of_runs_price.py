@@ -26,7 +26,7 @@ A privacy profile has two directions, from Q to Q' and from Q' to Q. With delta_
 two directions at each epsilon, the bound holds in both directions.
 
 The bound is nearly tight: for Gaussian runs, some ranking of outputs attains 98 to 99.8% of the
-  epsilon (`bench/results/selection_gap.md`), so no bound from Q's profile alone can be much lower.
+epsilon (`bench/results/selection_gap.md`), so no bound from Q's profile alone can be much lower.
 """
 
 from __future__ import annotations

@@ -23,14 +23,13 @@ A unit in two cohorts s and t contributes u_s and u_t to their sums. Without a h
 independent, so the squared costs of both cohorts add up, as for any two releases. With a horizon,
 both contributions change the same outputs: by the outer products of u_s with column s of C, and of
 u_t with column t. As c > 0, the norm of both products' sum is largest for u_s = u_t, for all
-earlier
-  outputs. The norm is the sensitivity times
+earlier outputs. The norm is the sensitivity times
 
     |column s + column t| <= |column s| + |column t| <= 2 `column_norm`
 
 So the norms of two cohorts add up: at most 1.61 `column_norm` in a horizon of 2, and 1.81 in one of
-  12. For two releases with independent noise the factor would be 1.41. The ledger uses 2
-    `column_norm`, a bound for any two cohorts.
+12. For two releases with independent noise the factor would be 1.41. The ledger uses 2
+`column_norm`, a bound for any two cohorts.
 
 The ledger enforces two more conditions. Units in two cohorts are declared (`same_units_as`), or the
 release is refused. Each position in a chain of cohorts is used once. The exact sums of earlier
