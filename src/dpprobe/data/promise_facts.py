@@ -39,7 +39,7 @@ class PromiseFacts:
       split_rule, split_fault, images_fault: see `dpprobe.data.options.PublicSplit`.
       subsample: the public `fraction` and `public_seed` that chose training rows only by name.
       subsample_fault: why no guarantee covers the choice of training rows, with the remedy.
-      same_units_as: the dataset that is declared to have the same units.
+      same_units_as: the dataset that is declared to share units with this dataset.
       copies: counts of training rows with an earlier row's image, by unit; None if not counted.
       test_copies: the same counts of test rows.
       copies_across: the number of images that are in both splits; None if not counted.

@@ -22,7 +22,7 @@ from torch import nn
 from torch.func import functional_call, vjp, vmap
 
 Gradients = dict[str, torch.Tensor]  # gradients per row, [m, ...], by the parameter's name
-PIECE_BYTES = 2**22  # of inputs that a CPU multiplies by gradients at a time
+PIECE_BYTES = 2**22  # for inputs that a CPU multiplies by gradients at a time
 _PART = 1024  # the number of squares added in float32 before sums continue in float64
 _TINY = 2.0**-126  # smaller float32 products may be rounded to zero
 

@@ -1,4 +1,4 @@
-"""Options of heads that clip rows and release sums over all rows, such as the row norm."""
+"""Options (clipping, lambda) of heads that clip rows and release sums over all rows."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from dpprobe.privacy.sampling import Sampler
 # Makes the exact norm of a clipped gradient at most C: norms and clip factors are float64, and the
 # product of factor and r is rounded by at most 2^-24, or 2^-23 if the factor is rounded first.
 _MARGIN = 4 * 2.0**-24
-PIECE_BYTES = 32 * 2**20  # of rows that are gathered from batches at a time
+PIECE_BYTES = 32 * 2**20  # for rows that are gathered from batches at a time
 # Working memory of PyTorch's sums per row and class.
 _ENTRY_BYTES = 32
 # A sum over many rows is split into slices. Their number depends only on the rows and the head, so

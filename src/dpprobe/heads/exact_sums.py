@@ -24,7 +24,7 @@ from dpprobe.privacy.grid import (
 )
 
 _NONE = torch.zeros(0)
-PIECE_BYTES = 32 * 2**20  # of rows that are copied from a batch at a time
+PIECE_BYTES = 32 * 2**20  # for rows that are copied from a batch at a time
 # The smallest number of rows per thread.
 SLICE_ROWS = 512
 

@@ -36,7 +36,8 @@ class Fitted:
       history: one record per seed and recorded step: seed_index, step, epoch, train_loss, ...
         Training losses are not private.
       chosen: for each seed the choice of a search, JSON-compatible; empty without a search.
-      priors: float32 [seeds, classes], released class frequencies, whose logs the biases subtract.
+      priors: float32 [seeds, classes], released class frequencies, whose logs were subtracted from
+        the biases.
       gains: float32 [seeds, 2], the released gain of a student on public images, and the threshold
         above which the student replaces the head; see `heads.student`.
     """

@@ -276,7 +276,7 @@ class GradientOptions(BalanceOptions):
         return residual * math.hypot(1, self.constant) if self.has_unit_rows else math.inf
 
     def choose_rate(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
-        """Returns the learning rate by the head's rule; `noise` is `step_noise`."""
+        """Returns the learning rate by the head's rule; `noise` is the result of `step_noise`."""
         raise NotImplementedError(f"head {self.head} has no rule for its learning rate")
 
     def expected_batch_size(self, n: int) -> int:

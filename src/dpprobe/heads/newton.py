@@ -22,7 +22,7 @@ null, r has a bound of its own:
 
 - softmax: |r|^2 = (1 - p_y)^2 + sum_{k != y} p_k^2 <= 2 (1 - p_y)^2 <= 2, since all p_k but p_y sum
   to 1 - p_y. So a softmax has sensitivity sqrt(2) S. For one step from zero weights, p = 1/K and
-  |r|^2 = 1 - 1/K, so the sensitivity is S.
+  |r|^2 = 1 - 1/K, so the sensitivity is at most S.
 - sigmoids: |r_k| <= 1, so |r| <= sqrt(K), and for one step with p = 1/2, |r| = sqrt(K) / 2. Sums
   for sigmoids are divided by sqrt(K), so their sensitivity is S, or S / 2 for one step.
 

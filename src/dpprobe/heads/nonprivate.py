@@ -1,7 +1,7 @@
 """Logistic regression with an L2 penalty, to convergence: the non-private baseline.
 
-A baseline must optimise the private heads' metric. If a cell's headline metric is macro accuracy,
-all classes have equal weight in the loss and in the choice of the penalty.
+A baseline must optimise the same metric as the private heads. If a cell's headline metric is macro
+accuracy, all classes have equal weight in the loss and in the choice of the penalty.
 """
 
 from __future__ import annotations

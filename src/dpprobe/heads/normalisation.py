@@ -2,7 +2,8 @@
 
 A normalisation that treats each row separately costs no privacy. A normalisation with statistics of
 private examples is a release: it has mechanisms and a share of the head's budget, and its
-statistics are published with the head. `dpprobe.heads.normalised_rows` computes.
+statistics are published with the head. Imports nothing heavy; `dpprobe.heads.normalised_rows`
+normalises rows.
 """
 
 from __future__ import annotations

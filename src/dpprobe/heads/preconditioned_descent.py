@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from dpprobe.heads.second_order import Factors, Spectrum
     from dpprobe.privacy.releases import Releases
 
-# Maps the index of a step, the weights, their released gradients, and the distance from the start
-# to the step's direction and the noise gain of the inverse matrix.
+# Maps (step index, weights, released gradients, distance from the start) to the step's direction
+# and the noise gain of the inverse matrix.
 Precondition: TypeAlias = (
     "Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, float]]"
 )

@@ -1,8 +1,8 @@
 """Starts a fit at a public head, and takes larger steps in its direction.
 
-A public head is trained without private images. Examples are text embeddings of class names, a
-classifier shipped with the backbone, or the head of an earlier public study. Everything here
-depends only on its file, public numbers and released values, so it costs no privacy.
+A public head needs no private images. Examples are text embeddings of class names, a classifier
+shipped with the backbone, or the head of an earlier public study. Everything here depends only on
+its file, public numbers and released values, so it costs no privacy.
 
 Weights W [K, d + 1] apply to the fit's rows with the head's constant as last feature. U is the
 public head in this form, with norm 1. Steps are multiplied by a matrix with three eigenvalues:

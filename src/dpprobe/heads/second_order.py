@@ -19,8 +19,8 @@ rounded. Blocks of any size may be multiplied by any library: `dsyrk`, `dgemm` o
 are exact products too (`Design.make_factors`), and on the CPU `kernels.residuals` clips each row by
 itself. So a row's contribution depends only on the row and its weight, and sums are bit-identical
 for any order, blocks and threads. (Exception: in Newton's curvatures, the last bit of PyTorch's
-sigmoid may depend on a row's position in its block; null rows do not change positions.) Without
-noise, sums are plain float64 sums.
+sigmoid may depend on a row's position in its block, which does not change if other rows become null
+rows.) Without noise, sums are plain float64 sums.
 
 Everything else here is post-processing, or uses only n, d, K and noise multipliers.
 """
@@ -554,7 +554,8 @@ def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float
 
     A step's noise in the logits is limited to 0.6. The noise in the logits follows from
     `deviation`, the noise on each entry of a released gradient, and `gain`, the
-    `Spectrum.noise_gain` of the step's matrix. Many short steps average the noise of all gradients.
+    `Spectrum.noise_gain` of the step's matrix. Many short steps together give one solution with the
+    mean of all gradients.
     """
     noise = deviation * math.sqrt(gain / rows)
     return min(longest, _LARGEST_LOGIT_NOISE / noise) if noise > 0 else longest
@@ -569,7 +570,7 @@ def average_descent(
 ) -> torch.Tensor:
     """Takes steps from `start`, float64 [K, d + 1]; returns the `average` of the iterates.
 
-    `direction` maps (t, parameters) to direction and rate; `snapshots` is called with each average.
+    `direction` maps (t, parameters) to direction and rate; `snapshots` receives each average.
     """
     current, mean, total = start.clone(), torch.zeros_like(start), 0.0
     for step in range(steps):

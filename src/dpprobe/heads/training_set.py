@@ -30,7 +30,7 @@ CHUNK_BYTES = 32 * 2**20  # working memory for a range of rows
 # A block of rows fits into a CPU's cache. On a GPU, blocks are so large that computing takes longer
 # than launching kernels. Sizes depend only on the kind of device, as they may affect sums.
 CPU_BLOCK_BYTES, GPU_BLOCK_BYTES = 4 * 2**20, 2**28
-PIECE_BYTES = 2**18  # of rows whose norms a CPU computes at a time
+PIECE_BYTES = 2**18  # for rows whose norms a CPU computes at a time
 
 T = TypeVar("T")
 

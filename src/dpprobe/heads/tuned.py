@@ -22,7 +22,7 @@ head is an earlier release of the trial, and composition is adaptive.
 trial, and every trial uses the normalised rows. So its cost is added once to the cost of the
 selection, whose bound holds for any released statistics (adaptive composition).
 
-**Not released**, because epsilon does not cover it: the number of trials, the index of the best
+**Not released**, because epsilon does not cover them: the number of trials, the index of the best
 trial, and all other trials' heads and scores.
 """
 

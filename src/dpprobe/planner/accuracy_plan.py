@@ -137,7 +137,7 @@ def make_plan(
     Args:
       ceiling: the non-private accuracy on these images, known or guessed, as a fraction.
       majority: the share of the largest class, by default 1 / classes; if the unit is a patient,
-        the mean over patients of the share of each patient's images.
+        the mean over patients of the class's share of the patient's images.
       unit: the unit of privacy that n counts: "image" or "patient".
 
     Raises:

@@ -338,7 +338,7 @@ class _Prices:
 
 
 def _meet_target(prices: _Prices, epsilon: float, what: str) -> tuple[float, float]:
-    """Returns a factor on the noise, rounded to `DIGITS` digits, that meets a target; and epsilon.
+    """Returns a factor on the noise (`DIGITS` digits) that meets a target, and its epsilon.
 
     A fine grid on the privacy loss is slow, so the search uses a coarse grid. After each search,
     the coarse target is multiplied by the ratio of the wanted epsilon to the epsilon on the fine

@@ -30,7 +30,8 @@ def least_total(deviation: float) -> float:
 def units_for_result(deviation: float, totals: int) -> float:
     """Returns the true total at which `totals` equal totals all pass in 95% of releases.
 
-    With a smaller sum of totals, fewer than 95% of releases have a result.
+    If the sum of totals is below `totals` times this number, fewer than 95% of releases have a
+    result.
     """
     surely = NormalDist().inv_cdf(RESULT_CHANCE ** (1 / totals))
     return least_total(deviation) + deviation * surely

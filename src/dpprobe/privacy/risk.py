@@ -51,7 +51,8 @@ class Risk:
 
     Attributes:
       advantage: true minus false positive rate, from 0 to 1; None if the target is a rate.
-      true_positives: the limit, in (`at`, 1), on the TPR at false positive rate `at`.
+      true_positives: the limit, in (`at`, 1), on the true positive rate at false positive rate
+        `at`.
 
     Example:
       >>> risk = Risk(advantage=0.1)

@@ -36,7 +36,8 @@ whose distance to the next half-integer exceeds this error. Other numbers are co
 integers, then in integers of any length. So results depend only on the random words, on any
 machine.
 
-If the words are random, nothing is approximated: pieces have exact probabilities, the tail no end.
+If the words are random, nothing is approximated: pieces have exact probabilities, and the tail is
+not cut off.
 """
 
 # mypy: allow-untyped-defs

@@ -1,7 +1,7 @@
 """The privacy statement of a cell or a release: facts for repeating the privacy accounting.
 
-A statement holds numbers, hashes, names from closed lists, and texts of the study. It contains no
-sentences of dpprobe: `statement_words` writes the sentences when somebody reads a statement.
+A statement contains numbers, hashes, names from closed lists, and texts of the study. It has no
+sentences by dpprobe: `statement_words` writes the sentences when somebody reads a statement.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class CellResult:
 
     @property
     def epochs(self) -> float | None:
-        """Expected passes over the data; None for a head without steps."""
+        """Expected passes over the data; None for networks, or without steps."""
         visited = self.visited_rows
         return None if visited is None else visited / (len(self.values) * self.train_rows)
 

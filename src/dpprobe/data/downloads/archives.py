@@ -55,7 +55,7 @@ def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None
     `directory` unchanged. Waits while another process unpacks into `directory`. Does nothing if
     `directory` already has this archive's content, judged by numbers of files and bytes.
 
-    Raises DataError, naming the member, if its path is outside the folder or unpacking fails.
+    Raises DataError, naming archive and member, for paths outside the folder and damaged members.
 
     Args:
       archive: a zip file, or a tar file, which may be compressed by gzip, bzip2 or xz.

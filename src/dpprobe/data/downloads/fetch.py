@@ -81,7 +81,7 @@ def fetch_file(
 
     An existing file with the right checksum is reused without a request.
 
-    Raises DownloadError, with the remedy, if the download fails; keeps the received bytes.
+    Raises DownloadError, with file, address and remedy, on failure; keeps the received bytes.
 
     Args:
       headers: the request's headers; Authorization is not sent after a redirect to another host.

@@ -138,8 +138,8 @@ def look_for_companions(
 ) -> FoundCompanions:
     """Finds companions among the rows of a dataset.
 
-    A copy with the same unit as its base is no fault, because both are in the same split. A mask
-    always is, because it is no image of its unit.
+    A copy with the same unit as its base is no fault, because both are in the same split. A mask is
+    always a fault, because it is no image of its unit.
 
     Args:
       names: empty for a row without a name, which does not count.

@@ -1,9 +1,9 @@
 """Normalizes names of people, for sources of data, the estimator and hashes in ledgers.
 
-Two spellings are the same name if they differ only in spaces at an end or in type. A dataset may
-not contain several spellings of a number, such as 12, 12.0 and 0012. Names that look alike, such as
-P1 and p01, count as two people, with a warning. A split with P1 in train and p01 in test is
-refused.
+Two spellings are the same name if they differ only in spaces at an end, or in type (text or bytes).
+A dataset may not contain several spellings of a number, such as 12, 12.0 and 0012. Names that look
+alike, such as P1 and p01, count as two people, with a warning. A split with P1 in train and p01 in
+test is refused.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ class EmbeddingFile(ABC):
         )
 
     def _check_choice(self, name: str) -> None:
-        """Raises ConfigError for an array that is hardly vectors, unless the study names it."""
+        """Raises ConfigError if an array may not be vectors, unless the study names it."""
         header = self.read_headers()[name]
         if name in USUAL or not name or seems_vectors(name, header):
             return

@@ -2,7 +2,7 @@
 
 The Hub's library lists the files and reads their checksums. `data.downloads.fetch` downloads them,
 because it resumes interrupted transfers; `hf_hub_download` deletes received bytes on failure (seen
-in 2.4). The Hub's token (HF_TOKEN or `hf auth login`) is never written to a file.
+in huggingface_hub 2.4). The Hub's token (HF_TOKEN or `hf auth login`) is never written to a file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Adds clipped gradients exactly, on the CPU, as unit rows times factors on public grids.
 
 Rows, weights and factors are whole numbers, which `tiles` multiplies as float64. Float64 adds whole
-numbers up to 2^53 exactly, and no partial sum exceeds 2^52. So products are bit-identical for any
-library, order of additions, blocks and threads:
+numbers up to 2^53 exactly. So products are bit-identical for any library, order of additions,
+blocks and threads, because no partial sum exceeds 2^52:
 
 - Logits. A row has norm at most 2^e, for entries of e bits. A class's weights have norm at most
   2^(51 - e) + sqrt(d) / 2 (`to_integers`). Cauchy-Schwarz bounds partial sums of their product.

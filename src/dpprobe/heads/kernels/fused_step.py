@@ -197,7 +197,7 @@ def _add_chunk(data, rows, following, weights, classes, release, scratch):
     kinds, lines, seeds = padded_classes // CLASSES, -(-4 * d // LINE), weights.shape[0]
     together = tiles.aim_at(first, 4 * d, following, m, kinds, later)
     for seed in range(seeds):
-        # Only the last seed's products prefetch rows, as the cache would drop earlier ones.
+        # Only the last seed's products prefetch rows: the cache would drop rows fetched earlier.
         due = next_rows if seed == seeds - 1 else 0
         ahead, afterwards = tiles.split_fetches(later, due, together, lines, pointers)
         head = weights[seed]
@@ -236,7 +236,7 @@ def _add_rows(data, rows, cuts, chunk, stop, weights, classes, release, scratch)
     """Adds chunks, from index `chunk` on, up to row `stop`; returns the index of the next chunk."""
     while cuts[chunk] < stop:
         first, last = cuts[chunk], cuts[chunk + 1]
-        # After the last chunk, prefetches as many of the next call's rows as follow.
+        # After the last chunk, the next call's rows may follow; prefetches at most a chunk of them.
         end = cuts[chunk + 2] if chunk + 2 < cuts.shape[0] else 2 * last - first
         _add_chunk(data, rows[first:last], rows[last:end], weights, classes, release, scratch)
         chunk += 1
