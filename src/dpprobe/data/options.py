@@ -330,7 +330,7 @@ class DatasetOptions(Options, ABC):
         return Expected(**{name: min(size, most.get(name, size)) for name, size in sizes.items()})
 
     def count_rows(self) -> tuple[int, int] | None:
-        """Quickly counts the rows of the train and the test table before `subsample`.
+        """Counts, within seconds, the rows of the train and test tables before `subsample`.
 
         By default, returns the sizes in `expect`. Returns None if counting would need a download or
         reading all files; the number of rows is then checked after the download.

@@ -173,7 +173,7 @@ class BatchGradients:
         self._factors: list[tuple[str, Layer, Call]] = []
 
     def add_call(self, layer: Layer, call: Call, *, alone: bool) -> None:
-        """Adds a call of a layer; `alone` if it is the layer's only call."""
+        """Adds a call of a layer; `alone` is True if it is the layer's only call."""
         names = dict(layer.names)
         weight = layer.rule.weight
         if alone and weight in names and not forms_gradients(layer.rule.measure_sizes(call)):

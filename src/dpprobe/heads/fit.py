@@ -51,7 +51,7 @@ def fit_heads(
       observer: for an audit; sees every release before and after its noise.
       running: the earlier cohorts, whose released sums the head also uses; allows one seed only.
       shared: adds up the sums of several sites, if `data` belong to one site; allows one seed only.
-      kept: a dictionary that receives noisy second moments by name, except those of a search.
+      kept: a dictionary that receives noisy second moments by name, except during a search.
 
     Raises:
       ConfigError: if there are more features than the method supports, or units have several rows

@@ -31,7 +31,7 @@ class SystemEntropy:
     """Derives all random numbers from one key of the operating system: release mode.
 
     The key has 256 bits, is stored only in this object, and is deleted with it. Here seeds are
-    small public numbers that only tell heads apart; no random number derives from a seed.
+    small public numbers that only distinguish heads; no random number derives from a seed.
     """
 
     secret = True

@@ -1,11 +1,11 @@
 """Public grids on which sums over rows are integers, exact in any order.
 
 Entries of rows and factors are rounded towards zero to whole multiples of a power of two that
-follows from n and from public bounds alone. Rounding towards zero never lengthens a vector,
-so a norm of at most C stays at most C, and sensitivities need no term for rounding. Entries of a
-bits times factors of b bits are added over n rows. If n 2^(a + b) <= 2^52, every partial sum is
-exact in float64, and sums do not depend on the order of rows, blocks, threads or the device. So
-any library may compute them as float64 products. `check_exact` checks the bound.
+depends only on n and on public bounds. Rounding towards zero never lengthens a vector, so a norm of
+at most C stays at most C, and sensitivities need no term for rounding. Entries of a bits times
+factors of b bits are added over n rows. If n 2^(a + b) <= 2^52, every partial sum is exact in
+float64, and sums do not depend on the order of rows, blocks, threads or the device. So any library
+may compute them as float64 products. `check_exact` checks the bound.
 """
 
 from __future__ import annotations

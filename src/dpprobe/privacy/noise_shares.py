@@ -32,7 +32,7 @@ data. docs/secure-sums-proof.md has the proof, and counterexamples with shares b
 
 **Accounting.** The noise of any h sites has at least the variance that the mechanism of the plan
 was calibrated with. So the accountants' epsilon of the plan remains valid, plus `Penalty`. The
-bound does not cover selecting the best of several runs, whose epsilon differs from that of one run.
+bound does not cover selecting the best of several runs, which has a different epsilon.
 
 **The constant.** Let q = exp(-pi^2 s^2), with s the smallest share, and h q <= 1/50. Then
 

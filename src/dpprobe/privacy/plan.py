@@ -3,8 +3,9 @@
 Two training splits are neighbours if one is the other with one unit's rows replaced by null rows,
 which add nothing to any sum. The number of training units n is equal in neighbouring splits, fixed
 and public: sampling rates, divisors and step counts follow from n. A sum over the rows, or over a
-Poisson sample of them, changes as if a unit's rows were absent, so epsilons equal those of "add or
-remove one". Under "add or remove one", however, n would change and the divisor would reveal n.
+Poisson sample of them, changes as if a unit's rows were absent, so epsilons are the same as for
+"add or remove one". Under "add or remove one", however, n would change and the divisor would reveal
+n.
 """
 
 from __future__ import annotations

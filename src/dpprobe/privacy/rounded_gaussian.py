@@ -247,7 +247,7 @@ class RoundedGaussian:
     ) -> None:
         """Adds the next numbers to integers in place, with memory for one block only.
 
-        The sums must be contiguous int64, or float64 that hold integers below 2^53. Raises
+        The sums must be contiguous int64, or float64 with integer values below 2^53. Raises
         PrivacyError as `draw_numbers` does, and for sums of another type or layout.
         """
         if sums.dtype not in (np.int64, np.float64) or not sums.flags.c_contiguous:

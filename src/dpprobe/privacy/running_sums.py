@@ -17,7 +17,7 @@ estimate running totals:
 
 The coefficients c in use are integers, with c_k / c_0 within 1/128 of the coefficients of A^(1/2).
 So C x stays on the grid of the sums, int64 adds C x exactly, and the epsilon of `privacy.releases`
-remains valid. A C^-1 is computed in float64, from released numbers alone.
+remains valid. A C^-1 is applied in float64, only to released numbers.
 
 A unit in two cohorts s and t contributes u_s and u_t to their sums. Without a horizon, the noise is
 independent, so the squared costs of both cohorts add up, as for any two releases. With a horizon,
@@ -132,7 +132,7 @@ class Cohort:
       n: the cohort's number of units.
       outputs: the released outputs y, by mechanism, float64.
       sums: the private sums x, by mechanism, in int64 steps; empty in chains of added sums.
-      steps: the grid step of each of `sums`.
+      steps: the grid step per entry of `sums`.
       weights: the released head's weights, float32 [K, d + 1].
     """
 

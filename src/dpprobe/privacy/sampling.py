@@ -101,9 +101,9 @@ class PoissonSampler:
     def _draw_distances(self, draws: int) -> npt.NDArray[np.int64]:
         """Draws geometric variables, with values from 1.
 
-        An exponential variable E of mean 1, divided by -log(1 - rate), lies above k with
-        probability (1 - rate)^k: rounded up it is geometric. Below a rate of 1/3 NumPy uses an
-        equivalent formula, which takes three times as long.
+        An exponential variable E of mean 1, divided by -log(1 - rate), exceeds k with probability
+        (1 - rate)^k: rounded up it is geometric. Below a rate of 1/3 NumPy uses an equivalent
+        formula, which takes three times as long.
         """
         if self.rate >= _SEARCHED:
             return self._generator.geometric(self.rate, size=draws)

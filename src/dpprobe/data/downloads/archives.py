@@ -189,7 +189,7 @@ def _damaged_error(archive: Path, error: Exception) -> DataError:
 
 
 def _check_place(archive: Path, name: str) -> None:
-    """Refuses an archive member whose path lies outside the folder."""
+    """Refuses an archive member whose path is outside the folder."""
     places = (PurePosixPath(name), PureWindowsPath(name))
     outside = any(place.is_absolute() or ".." in place.parts for place in places)
     if outside or PureWindowsPath(name).drive:

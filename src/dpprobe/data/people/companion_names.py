@@ -9,8 +9,8 @@ enough images have a companion with this word:
 
 Numbers, and words for sides and views, never make a companion: `x_1`, `x_L`, `IM-0001-0002`.
 
-To leave companions out, a study lists their words. Then each image is left out or not by its own
-name alone (`find_left_out`), so no image affects whether another image is used for training.
+To leave companions out, a study lists their words. Then only its own name decides whether an image
+is left out (`find_left_out`), so no image affects whether another image is used for training.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def kind_of(word: str) -> Kind:
 def read_word(text: str) -> str | None:
     """Returns the word in the end of a name, such as `mask` in `_mask_1`; None without a word.
 
-    A known word stands for the whole part, so `_aug_3f2` and `_aug_9c1` have the same word.
+    A known word replaces the whole part, so `_aug_3f2` and `_aug_9c1` have the same word.
     """
     if _BRACKETS.fullmatch(text):
         return NUMBERED
@@ -138,7 +138,7 @@ def find_companions(
 ) -> tuple[Companions, ...]:
     """Finds the companions among names of images, which are paths with `/`.
 
-    A base may lie in another folder: `masks/x.png` and `masks/x_mask.png` are companions of
+    A base may be in another folder: `masks/x.png` and `masks/x_mask.png` are companions of
     `images/x.png`.
 
     Args:

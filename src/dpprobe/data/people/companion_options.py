@@ -69,6 +69,6 @@ class CompanionOptions(DatasetOptions):
         return self.companions if isinstance(self.companions, tuple) else ()
 
     def leave_out(self, names: Sequence[str], *, outer: int = 0) -> list[bool]:
-        """Returns True for each image that `companions` leaves out, by its own name alone."""
+        """Returns True for each image that `companions` leaves out; only its own name decides."""
         words = self.left_out_words()
         return find_left_out(names, words, outer=outer) if words else [False] * len(names)

@@ -206,7 +206,7 @@ def _open_file(path: Path) -> IO[bytes]:
 
 
 def _check_kind(file: str, begin: bytes) -> None:
-    """Raises ConfigError if a file's first bytes are those of UTF-16 text or of a workbook."""
+    """Raises ConfigError if a file begins like UTF-16 text or a workbook."""
     if begin.startswith(UTF_16):
         raise ConfigError(
             f"{file} line 1: encoded as UTF-16, like Excel's Unicode text; "

@@ -91,7 +91,7 @@ class Code:
         self.builder.call(ask, [pointer, *(ir.Constant(INT32, value) for value in (0, 2, 1))])
 
     def fetch_ahead(self, spots: Any, start: Any, together: Any, line: Any) -> None:
-        """Prefetches a cache line of each of `INTERLEAVED` rows, or of twice as many rows.
+        """Prefetches one cache line per row, for `INTERLEAVED` rows or twice as many.
 
         `spots` is the address of the rows' addresses; `line` is counted from the byte `start`.
         """
