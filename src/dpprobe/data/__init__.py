@@ -1,1 +1,1 @@
-"""Turns a source of data into two split tables and their description."""
+"""Converts a source of data into two split tables and a description."""

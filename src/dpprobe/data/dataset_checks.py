@@ -1,4 +1,4 @@
-"""Checks all rows together: copies of images, classes, sizes, names that look alike."""
+"""Checks a dataset as a whole: copies of images, classes, sizes, similar names."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ class Checks:
         self._by_unit = units
         self._decoded = True
         self._contradictions = 0
-        # "grey" or "colours" -> the number of bits that each image of 16 bits uses
+        # "grey" or "colours" -> the number of bits used by each 16-bit image
         self._used_bits: dict[str, Counter[int]] = defaultdict(Counter)
         self._groups: dict[str, dict[str, None]] = {}
         self._units: dict[str, None] = {}
-        # Names, sides and units of rows whose source does not look for companions itself.
+        # Names, sides and units of rows, if the source does not look for companions itself.
         self._names: list[tuple[str, str, str]] = []
         self._needs_names = not (options.holds_vectors or options.judges_companions())
 
@@ -114,7 +114,7 @@ class Checks:
         labels: Sequence[Any],
         columns: Mapping[str, Any],
     ) -> None:
-        """Checks a batch's rows; `columns` has `group_*` and, if patients are named, `unit`."""
+        """Checks a batch of rows; `columns` has `group_*` and, if patients are named, `unit`."""
         units = columns.get("unit") or [None] * len(labels)
         for image, label, unit in zip(images, labels, units, strict=True):
             self._look_for_twins(split, image, label, unit)
@@ -176,10 +176,10 @@ class Checks:
         self._copies[split].add_copy(key, unit, first_unit=first.unit)
 
     def count_copies(self, split: str) -> dict[str, CopyCounts]:
-        """Counts the copies among the rows of a split, by image and by patient.
+        """Counts copies among the rows of a split, with images and with patients as units.
 
-        In each count, `rows` is the number of rows that repeat an image of another unit. `most` is
-        the largest number of units with one image, and `by` states how images were compared.
+        In both counts, `rows` is the number of rows that repeat another unit's image, `most` is the
+        largest number of units with the same image, and `by` is how images were compared.
         """
         by = "bytes and pixels" if self._decoded else "bytes"
         copies = self._copies[split]
@@ -189,7 +189,7 @@ class Checks:
         return counts
 
     def finish_checks(self, sizes: Mapping[str, tuple[int, np.ndarray]]) -> None:
-        """Checks classes, sizes and names; `sizes` has each split's rows, in all and by class."""
+        """Checks classes, sizes and names; `sizes` has rows per split, in total and by class."""
         if self.twins and self._options.duplicates == "warn":
             logger.warning("%s in train and in test", count_noun(self.twins, "image"))
         self._warn_of_copies()
@@ -246,7 +246,7 @@ class Checks:
             )
 
     def _warn_of_companions(self) -> None:
-        """Warns of companions in a source whose names are known only now."""
+        """Warns of companions if the source's names were unknown before the tables were made."""
         if not self._names:
             return
         names, sides, units = (list(column) for column in zip(*self._names, strict=True))
@@ -305,7 +305,7 @@ class Checks:
 
 
 def label_words(label: Any, class_names: Sequence[str]) -> str:
-    """Names a label, or all labels of a row that may have several labels."""
+    """Returns the name of a label, or of all labels of a row with several."""
     if isinstance(label, list):
         return "+".join(n for n, has in zip(class_names, label, strict=False) if has) or "none"
     known = isinstance(label, int) and 0 <= label < len(class_names)

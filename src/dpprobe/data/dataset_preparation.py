@@ -18,7 +18,7 @@ from dpprobe.files import disk_errors
 
 
 def download_dataset(options: DatasetOptions, directory: Path) -> None:
-    """Fetches the files of a dataset into `directory`, and last writes its `receipt.json`.
+    """Downloads the files of a dataset into `directory`; finally writes `receipt.json`.
 
     A downloaded file is reused if its content is right; an interrupted transfer continues.
 
@@ -46,10 +46,10 @@ def prepare_dataset(
 
     Args:
       downloaded: the folder that `download_dataset` filled, for a source that needs one.
-      whole: with `subsample`, the folder with the tables of all rows; None creates these tables.
+      whole: with `subsample`, the folder with the tables of all rows; None to create these tables.
     """
     with disk_errors.explain_full_disk(directory, "the split tables were written"):
-        # A problem report of an earlier run would look like a report of the current run.
+        # Otherwise an earlier run's problem report could be mistaken for the current run's.
         (directory / problems.FILE_NAME).unlink(missing_ok=True)
         if options.subsample is None:
             _prepare_whole(options, directory, downloaded)

@@ -10,8 +10,8 @@ from dpprobe.shown_text import join_lines
 def count_used_rows(dataset: DatasetOptions) -> tuple[int, int] | None:
     """Counts the rows of the train and the test table after `subsample`; None if unknown.
 
-    The count is unknown for a fraction (rows' names decide), for a number of patients (only the
-    source knows their rows), and if `count_rows` returns None.
+    The count is unknown for a fraction (rows are chosen by name), for a number of patients (only
+    the source knows their rows), and if `count_rows` returns None.
 
     Raises ConfigError if `subsample` names a class that does not exist, or a class has too few
     rows.

@@ -1,4 +1,4 @@
-"""The state of a source's files, by which a run sees that a file has changed."""
+"""Hashes the state of a source's files, so that a run notices changes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dpprobe.errors import ConfigError
 
 
 def hash_file_states(files: Iterable[tuple[str, str | os.PathLike[str]]]) -> str | None:
-    """Hashes names, sizes and times of files, given as (name, path); None without files.
+    """Hashes names, sizes and times of files, given as (name, path); returns None without files.
 
-    The hash changes even if an older file replaces a file. Raises ConfigError for a missing file.
+    The hash also changes if an older file replaces a file. Raises ConfigError for a missing file.
     """
     states = []
     for name, path in files:

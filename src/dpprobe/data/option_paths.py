@@ -14,7 +14,7 @@ Change = Callable[[str, str], str]  # called with a path and its option's key; r
 
 
 def with_paths(options: Mapping[str, Any], paths: Iterable[str], change: Change) -> dict[str, Any]:
-    """Returns a source's JSON-compatible options with changed `paths`, such as "joins.*.file"."""
+    """Returns a source's JSON-compatible options after changing `paths` such as "joins.*.file"."""
     values = dict(options)
     for path in paths:
         key, *inner = path.split(".")
@@ -23,7 +23,7 @@ def with_paths(options: Mapping[str, Any], paths: Iterable[str], change: Change)
 
 
 def _change_paths(value: Any, inner: list[str], key: str, change: Change) -> Any:
-    """Returns a value with changed paths; `inner` lists the keys that lead to the paths."""
+    """Returns a value with changed paths; `inner` are the keys that lead to them."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -51,7 +51,7 @@ def match_files(path: Path) -> list[Path]:
 
 
 def is_wildcard(path: str) -> bool:
-    """Returns True for a path in which Snakemake would replace a part, such as `{x}` or `<x>`."""
+    """Returns True for a path with a part that Snakemake would replace, such as `{x}` or `<x>`."""
     return "{" in path or "<" in path
 
 

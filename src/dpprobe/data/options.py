@@ -38,11 +38,11 @@ class Limit(Options):
 class ClassUnits:
     """Units of privacy per class, or per label, before `subsample`.
 
-    The counts are private: shown on the owner's screen, but never written to a file.
+    The counts are private: they are shown on the owner's screen, but never written to a file.
 
     Attributes:
-      test_shares: the weight of each class in test results, where each of a patient's m test images
-        weighs 1 / m; empty if equal to `test`.
+      test_shares: the weight of each class in test results, in which each of a patient's m test
+        images has weight 1 / m; empty if equal to `test`.
       test_at: the test units for larger values of `test_fraction`; empty if each class has five
         test units, or if the source has a test split.
     """
@@ -55,10 +55,10 @@ class ClassUnits:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedPeople:
-    """The facts about a dataset's patients that columns give.
+    """The facts about a dataset's patients that columns determine.
 
     Attributes:
-      column: the column that names the patient of each image; None if no column does.
+      column: the column with the patient of each image; None without patients.
       unit: the unit of privacy that the dataset sets; None for the study's unit.
       most_images: the largest number of training images per patient; None for any number.
       groups: the columns of subgroups in the split tables.
@@ -75,7 +75,7 @@ Headline = Literal["accuracy", "auc", "macro_accuracy"]
 # The largest ratio of class sizes in the test split at which accuracy is the headline metric. For
 # two classes of sizes 2 to 1, the majority-class baseline has an accuracy of 67%.
 IMBALANCED = 2.0
-# Options of a dataset that only check its tables, and do not change them.
+# Options that only affect checks of the tables, not their content.
 DATASET_NOTES = frozenset(
     {
         "allow_delta_above_one_over_n", "catalog", "delta", "downloads", "duplicates", "expect",
@@ -83,11 +83,11 @@ DATASET_NOTES = frozenset(
         "same_units_as", "unit", "verify",
     }
 )  # fmt: skip
-# Options that tables' parameters omit if they have defaults, so that old tables stay up to date.
+# Options that are omitted from tables' parameters at their defaults, so that old tables stay valid.
 _OMITTED_AT_DEFAULT = frozenset(
     {"max_images_per_patient", "pool", "split_by", "subsample", "unit_column", "unreadable"}
 )
-# Options that split, limit, store or label images, but do not decide the set of images.
+# Options that split, limit, store or label images, but do not determine the set of images.
 _OF_THE_SAME_IMAGES = DATASET_NOTES | {
     "accepted_labels", "class_names", "companions", "embed", "group_columns", "id_column",
     "label_column", "label_columns", "limit", "max_images_per_patient", "missing",
@@ -124,13 +124,13 @@ def check_downloads(folder: str | None) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PublicSplit:
-    """The split of a dataset, as releases publish it and ledgers record it.
+    """How a dataset is split, as published with releases and recorded in ledgers.
 
     Attributes:
-      rule: describes the split for a bundle, in public words.
+      rule: a description of the split for a bundle, in public words.
       key: a short text that identifies the split in a ledger, and may contain hashes of private
-        files. Equal options give equal keys: `source` if the source has both splits, else for
-        example `id, seed 0, fraction 0.2`. New content under old file names keeps the key.
+        files. It depends only on options: `source` if the source has both splits, else for example
+          `id, seed 0, fraction 0.2`. New content in the same files does not change the key.
       follows_names: True if only a unit's name decides its split, so that equal keys always mean
         equal splits. False if positions in the files decide, so that equal keys mean equal splits
         only while the files are unchanged.
@@ -138,7 +138,7 @@ class PublicSplit:
         change with folders, or positions in a file, which change with earlier rows.
       fault: why a release cannot use the split, with the remedy. None if no unit decides whether
         another unit is in train, in test or left out.
-      images_fault: why a release cannot protect images of patients. None if the removal of an image
+      images_fault: why a release cannot have images of patients as units. None if removing an image
         never adds another image of the same patient.
     """
 
@@ -151,11 +151,11 @@ class PublicSplit:
 
 
 class DatasetOptions(Options, ABC):
-    """A dataset; `source` selects the module that reads it."""
+    """The options of a dataset; `source` selects the module that reads it."""
 
-    # The options that are paths, such as "joins.*.file".
+    # The options that contain paths, such as "joins.*.file".
     paths: ClassVar[tuple[str, ...]] = ()
-    # True for a source of vectors in place of images, computed elsewhere.
+    # True for a source of vectors, computed elsewhere, instead of images.
     holds_vectors: ClassVar[bool] = False
 
     source: str
@@ -251,21 +251,21 @@ class DatasetOptions(Options, ABC):
 
     @abstractmethod
     def check_files(self) -> None:
-        """Raises ConfigError if a file that the options name is missing; reads no image."""
+        """Raises ConfigError if a file named in the options is missing; reads no image."""
 
     def list_warnings(self) -> list[str]:
         """Returns warnings about the dataset, one line each; opens no file."""
         return []
 
     def judge_companions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the errors and warnings of a run about images whose names are companions' names.
+        """Returns the errors and warnings that a run will report about companions.
 
-        Both are empty if the names are known only once the split tables are made.
+        Both are empty if names are unknown until the split tables are made.
         """
         return (), ()
 
     def judges_companions(self) -> bool:
-        """Returns True if the source itself looks for companions when it makes the split tables."""
+        """Returns True if the source itself checks for companions when split tables are made."""
         return False
 
     def download_params(self) -> dict[str, Any] | None:
@@ -302,8 +302,8 @@ class DatasetOptions(Options, ABC):
     def image_files(self) -> tuple[str, ...]:
         """Returns the files whose images all belong to the dataset, unless `limit` leaves some out.
 
-        Datasets with a common file have common images. The result is empty if values of columns
-        choose the rows, or before a download.
+        Two datasets with a common file have common images. Empty before a download, or if columns'
+        values choose the rows.
         """
         return ()
 
@@ -312,11 +312,11 @@ class DatasetOptions(Options, ABC):
         return True
 
     def has_labels(self) -> bool:
-        """Returns False if the images have no classes, as public images need none."""
+        """Returns False if the images have no classes, which public images do not need."""
         return True
 
     def public_split(self) -> PublicSplit:
-        """Describes the split for releases, before `subsample` leaves rows out."""
+        """Returns the split to be published with releases, before `subsample` leaves rows out."""
         return PublicSplit()
 
     def expected_counts(self) -> Expected:
@@ -330,10 +330,10 @@ class DatasetOptions(Options, ABC):
         return Expected(**{name: min(size, most.get(name, size)) for name, size in sizes.items()})
 
     def count_rows(self) -> tuple[int, int] | None:
-        """Counts the rows of the train and the test table before `subsample`, within seconds.
+        """Counts, within seconds, the rows of the train and test tables before `subsample`.
 
-        By default, returns the sizes in `expect`, or None if counting would need a download or all
-        files. If the result is None, checks of the number of rows run after the download.
+        By default, returns the sizes in `expect`. Returns None if counting would need a download or
+        reading all files; the number of rows is then checked after the download.
         """
         sizes = self.expected_counts()
         return None if sizes.train is None or sizes.test is None else (sizes.train, sizes.test)
@@ -346,8 +346,7 @@ class DatasetOptions(Options, ABC):
     def count_class_units(self) -> ClassUnits | None:
         """Counts units per class in both splits before `subsample`, for the owner's screen only.
 
-        Returns None if counting would download or read all files; the split tables are checked
-        instead.
+        Returns None if counting would need a download or all files; then split tables are checked.
         """
         return None
 
@@ -355,11 +354,11 @@ class DatasetOptions(Options, ABC):
         return False
 
     def count_classes(self) -> int | None:
-        """Counts the classes, or the labels; None if only prepared data can tell their number."""
+        """Counts the classes, or the labels; None if their number is unknown before preparation."""
         return None
 
     def vector_names(self) -> tuple[str, ...]:
-        """Returns the names of a row's vectors; none for images."""
+        """Returns the names of a row's vectors; empty for images."""
         return ()
 
     def named_people(self) -> NamedPeople:
@@ -371,7 +370,7 @@ class DatasetOptions(Options, ABC):
 
 
 def _drop_options(values: dict[str, Any], names: Set[str]) -> dict[str, Any]:
-    """Returns options without some keys, also in nested options."""
+    """Returns options without the keys `names`, at any depth."""
     return {
         name: _drop_options(value, names) if isinstance(value, dict) else value
         for name, value in values.items()
@@ -388,11 +387,11 @@ def headline_metric(
 ) -> Headline:
     """Returns the metric that represents a cell in tables and figures.
 
-    Raises ConfigError if auc is chosen for one label per row and not exactly two classes, or
-    macro_accuracy for several labels.
+    Raises ConfigError for auc with one label per row unless there are two classes, and for
+    macro_accuracy with several labels.
 
     Args:
-      metric: the metric in the dataset's options, or None.
+      metric: the metric set in the dataset's options, or None.
       num_classes: the number of classes; None if unknown, so that `metric` is not checked.
       test_counts: the test rows of each class, if they are known.
     """
@@ -416,6 +415,6 @@ def headline_metric(
 
 
 def compute_imbalance(counts: Sequence[int]) -> float:
-    """Divides the size of the largest class by the size of the smallest class with rows."""
+    """Returns the size of the largest class divided by the size of the smallest non-empty class."""
     present = [count for count in counts if count]
     return max(present) / min(present) if present else 1.0

@@ -51,11 +51,11 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "unexpected size", "unexpected sizes",
         "complete the source or correct `expect`"),
 }  # fmt: skip
-# Kinds of problems that do not stop a run; only `problems.csv` lists them.
+# Kinds of problems that do not stop a run; they are listed only in `problems.csv`.
 NOTES = {"copy": "training image that appears twice", "null": "unreadable, so a null example"}
 # Kinds of problems whose rows become null examples with `unreadable: drop`.
 UNREADABLE = ("missing", "unreadable")
-# Kinds of problems of rows without content, which are copies of nothing.
+# Kinds of problems that leave a row without content, so that it cannot be a copy.
 WITHOUT_CONTENT = (*UNREADABLE, "item")
 
 
@@ -66,8 +66,7 @@ class ImageError(DataError):
 class Problems:
     """Counts problems, keeps the first problems of each kind, and writes all to a file.
 
-    The context manager keeps `problems.csv` after a call of `make_error` or `keep_notes`. If
-    another error interrupts the report, `problems.csv` is removed.
+    On exit, `problems.csv` is removed unless `make_error` or `keep_notes` was called.
     """
 
     def __init__(self, directory: Path) -> None:

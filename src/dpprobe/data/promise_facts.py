@@ -1,19 +1,19 @@
-"""The facts on which a dataset's guarantee depends: who is a unit, and what else a unit can move.
+"""The facts on which a dataset's guarantee depends: units, and how a unit may affect others.
 
-Studies, releases, sites and the estimator take these facts from `promise_facts` alone. A manifest
-of features has them too, so that a fit on features of another study or machine knows them. A fit
-uses, states or refuses each fact:
+Studies, releases, sites and the estimator all use `promise_facts`. A manifest of features also
+contains these facts, for fits in other studies or on other machines. A fit uses a fact, states it,
+or refuses the data because of it:
 
 | fact | a unit could otherwise |
 |---|---|
-| `unit_column`, `images_per_patient` | count once per image: one person in several units |
+| `unit_column`, `images_per_patient` | count once per image, as several units |
 | `split_fault` | move another unit between training and test |
-| `images_fault` | let another image of a patient in |
+| `images_fault` | let in another image of the patient |
 | `subsample`, `subsample_fault` | change which other units are trained on, or reveal a label in n |
 | `copies` | be in the training split several times |
-| `test_copies` | be in the test split several times, and pay for each in what is measured there |
-| `copies_across`, `compared` | be in both splits, and pay for both |
-| `same_units_as` | be in two datasets, and pay for both |
+| `test_copies` | be in the test split several times, and use budget for each in test results |
+| `copies_across`, `compared` | be in both splits, and use budget for both |
+| `same_units_as` | be in two datasets, and use budget for both |
 
 `subsample_fault` also refuses the datasets that a study's block `imbalance` adds: their `fractions`
 choose rows of a class.
@@ -37,9 +37,9 @@ class PromiseFacts:
       unit_column: the column that names the patient of each image; None without patients.
       images_per_patient: the largest number of a patient's training images, by a public rule.
       split_rule, split_fault, images_fault: see `dpprobe.data.options.PublicSplit`.
-      subsample: the public `fraction` and `public_seed` that chose training rows by name alone.
+      subsample: the public `fraction` and `public_seed` that chose training rows only by name.
       subsample_fault: why no guarantee covers the choice of training rows, with the remedy.
-      same_units_as: the dataset that is declared to share units.
+      same_units_as: the dataset that is declared to share units with this dataset.
       copies: counts of training rows with an earlier row's image, by unit; None if not counted.
       test_copies: the same counts of test rows.
       copies_across: the number of images that are in both splits; None if not counted.
@@ -59,7 +59,7 @@ class PromiseFacts:
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """By what images of both splits were compared; empty if they were not."""
+        """The properties by which images of both splits were compared; empty if not compared."""
         if self.copies_across is None or self.copies is None:
             return ()
         return tuple(str(self.copies["image"]["by"]).split(" and "))
@@ -70,7 +70,7 @@ class PromiseFacts:
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the facts that differ from the defaults, JSON-compatible."""
+        """Returns the facts that differ from their defaults, JSON-compatible."""
         plain = vars(PromiseFacts())
         return {key: value for key, value in asdict(self).items() if value != plain[key]}
 
@@ -78,17 +78,17 @@ class PromiseFacts:
         """Explains why no private fit may use the training rows, with remedies; mostly empty.
 
         Args:
-          unit: the unit of privacy; a unit of one row is "image" or "row".
+          unit: the unit of privacy; "image" or "row" for units of one row.
         """
         of_images = unit in ("image", "row")
         faults = (self.subsample_fault or self.split_fault, of_images and self.images_fault)
         return [fault for fault in faults if fault]
 
     def tested_fault(self) -> str | None:
-        """Explains why nothing private may be measured on the test rows beside a private head.
+        """Explains why private test results may not be released with a private head; else None.
 
-        The two costs are not added up in place of a refusal, because a published price must not
-        depend on whether private images are copies.
+        Adding up both costs instead would not do, because a published epsilon must not depend on
+        whether private images are copies.
         """
         if not self.copies_across:
             return None
@@ -99,7 +99,7 @@ class PromiseFacts:
         )
 
     def count_copies(self, unit: str, *, tested: bool = False) -> Mapping[str, Any] | None:
-        """Counts rows that repeat another unit's image; None if there is none.
+        """Returns counts of rows that repeat another unit's image; None without such rows.
 
         `tested` counts test rows in place of training rows.
         """
@@ -114,7 +114,7 @@ def promise_facts(
     copies: Mapping[str, Mapping[str, Any]] | None = None,
     copies_across: int | None = None,
 ) -> PromiseFacts:
-    """Returns a dataset's facts; counts of copies are known once its split tables are made."""
+    """Returns a dataset's facts; counts of copies are known after its split tables are made."""
     split, part, people = dataset.public_split(), dataset.subsample, dataset.named_people()
     chosen = None
     if part is not None and part.fraction is not None:

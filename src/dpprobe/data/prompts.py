@@ -18,7 +18,7 @@ VOWELS = frozenset("aeiou")
 SILENT_H = re.compile("hour|heir|honest|honou?r")
 LIKE_YOU = re.compile("eu|ewe|uku|us[eu]|ut[ei]|one(?!r)|uni(?![dn]|m[^o])")
 WNID = re.compile(r"n\d{8}")  # a WordNet id, which is the name of a folder of ImageNet
-# The recorded name of a study's own templates.
+# The name under which a study's own templates are recorded.
 OWN = "own"
 
 
@@ -53,8 +53,8 @@ def name_classes(
 ) -> tuple[str, ...]:
     """Returns the words for each class.
 
-    Raises ConfigError if `prompt_names` names an unknown class, has more or fewer names than there
-    are classes, or leaves a class without a word.
+    Raises ConfigError if `prompt_names` has an unknown class or a wrong length, or leaves a class
+    without words.
 
     Args:
       class_names: names in the order of the labels; an underscore is read as a space.
@@ -100,7 +100,7 @@ def choose_article(word: str) -> str:
 
 
 def make_sentences(templates: Sequence[str], words: Sequence[str]) -> list[list[str]]:
-    """Returns for each class one sentence per template."""
+    """Returns one sentence per class and template."""
     return [
         [template.format(c=word, a=choose_article(word)) for template in templates]
         for word in words
@@ -123,7 +123,7 @@ def _check_templates(templates: Sequence[str]) -> None:
         )
     for template in templates:
         try:
-            fields = [  # conversions and formats, which would change the word, make a field unknown
+            fields = [  # fields with conversions or formats, which would change words, are unknown
                 f"{name}!{conversion or ''}:{spec}" if conversion or spec else name
                 for _, name, spec, conversion in string.Formatter().parse(template)
                 if name is not None

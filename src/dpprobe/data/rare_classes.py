@@ -1,4 +1,4 @@
-"""Names the classes that have too few images to learn or test."""
+"""Describes classes with too few images to be learned or tested."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from dpprobe.counted_nouns import count_noun
 
-RARE = 5  # a class with fewer units (or images) is too small to learn or test
-RARE_NAMED = 3  # how many classes with fewer than RARE images a message names
+RARE = 5  # a class with fewer units (or images) is too small to be learned or tested
+RARE_NAMED = 3  # the most classes with fewer than RARE images that a message names
 
 
 def rare_words(class_names: Sequence[str], train: Sequence[int], test: Sequence[int]) -> str:
-    """Names the classes with at least one, but fewer than `RARE`, training or test images."""
+    """Lists classes with at least one but fewer than `RARE` training or test images."""
     few = [
         f"class {name}: {count_noun(rows, 'training image')}, {count_noun(tested, 'test image')}"
         for name, rows, tested in zip(class_names, train, test, strict=True)

@@ -1,15 +1,15 @@
-"""Chooses the training rows of each class that the option `subsample` keeps.
+"""Chooses the training rows that the option `subsample` keeps.
 
 The name of each row, or of its patient, has a number in [0, 1): the SHA-256 of the public seed and
-the name. A fraction, of all rows or of a class, keeps the names with numbers below the fraction.
-`per_class` keeps the names with the smallest numbers. With one seed, a larger subsample contains
-each smaller subsample. The choice of test rows uses different hashes.
+the name. A fraction (of all rows or of a class) keeps names with numbers below the fraction.
+`per_class` keeps the names with the smallest numbers. With the same seed, a larger subsample
+contains every smaller one. The choice of test rows uses different hashes.
 
-`fraction` chooses by the unit's name alone, so a change to one unit adds or removes no other unit.
-The public number n of kept units depends only on names and varies with the seed. `fractions` also
-uses labels, so n reveals a unit's label to someone who knows everything else. `per_class` ranks
-units, so one unit may add or remove another unit. `fractions` and `per_class` are for benchmarks,
-whose guarantee covers only the kept rows.
+`fraction` chooses only by the unit's name, so a change to one unit never adds or removes another.
+The public number n of kept units depends only on names and the seed. `fractions` also uses labels,
+so n reveals a unit's label to somebody who knows everything else. `per_class` ranks units, so one
+unit may add or remove another. So `fractions` and `per_class` are only for benchmarks, whose
+guarantee covers only the kept rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DIGEST_BITS = 256
 
 
 def is_below(digest: bytes, fraction: float) -> bool:
-    """Compares a SHA-256, read as a number in [0, 1), exactly with a fraction; True if below."""
+    """Returns True if a SHA-256, read as a number in [0, 1), is below a fraction; exact."""
     numerator, denominator = fraction.as_integer_ratio()
     return int.from_bytes(digest) * denominator < numerator << _DIGEST_BITS
 
@@ -39,7 +39,7 @@ def _read_name(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-# The name of a class, which YAML reads as a number if the name has digits only and no quotes.
+# The name of a class, which YAML reads as a number if it is digits without quotes.
 ClassName = Annotated[str, BeforeValidator(_read_name)]
 
 
@@ -110,13 +110,13 @@ class Subsample(Options):
     def choose_rows(
         self, labels: Sequence[int], names: Sequence[str], class_names: Sequence[str]
     ) -> list[bool]:
-        """Chooses the training rows to keep: returns True for a kept row, in the order of rows.
+        """Returns True for each training row to keep, in order.
 
-        Raises DataError if a class is unknown, has too few rows, or would keep no row.
+        Raises DataError if a class is unknown, has too few rows, or would keep none.
 
         Args:
           labels: the class number of each row; ignored by `fraction`.
-          names: the name of each row's unit, or the row's id where units are not named.
+          names: the name of each row's unit, or the row's id if units have no names.
         """
         if self.fraction is not None:
             return [is_below(self._rank_name(name), self.fraction) for name in names]
@@ -148,7 +148,7 @@ class Subsample(Options):
         return set(ranked[: self.per_class])
 
     def _rank_name(self, name: str) -> bytes:
-        """Returns the hash that ranks a name in the public order of names."""
+        """Returns the hash by which names are ranked."""
         return hashlib.sha256(f"subsample\n{self.seed}\n{name}".encode()).digest()
 
 

@@ -1,4 +1,4 @@
-"""Split tables of a part of a dataset's rows, made from the tables of all rows."""
+"""Makes split tables of some of a dataset's rows from the tables of all rows."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ BATCH_ROWS = 256
 def write_subsampled(whole: Path, directory: Path, options: DatasetOptions) -> None:
     """Writes the training rows that `options.subsample` keeps, in order, and all test rows.
 
-    Raises DataError if the tables do not belong together, or rows have several labels. Raises
-    DataError also if a class is unknown, has too few rows or would keep no row.
+    Raises DataError if the tables do not belong together, rows have several labels, or a class is
+    unknown, has too few rows or would keep none.
 
-    `whole` is the folder of the whole dataset's tables, whose images are known to decode.
+    `whole` is the folder with the tables of all rows, whose images have been decoded.
     """
     assert options.subsample is not None
     info = read_info(whole / "dataset.json")

@@ -1,7 +1,7 @@
 """Reads split tables: one parquet file per split, in the Hugging Face image convention.
 
 Columns: `image` (struct of bytes and path; if bytes are null, the image is the file at `path`,
-relative to the working directory; inside a tar the path has its offset, see `tar_shards`), `label`
+relative to the working directory; for the path of an image in a tar see `tar_shards`), `label`
 (int64, or list<int8> of 0 and 1 for multi-label), `id` (unique string), `image_sha256` (of the
 encoded image), `pixels_sha256` (of its pixels, null if they were not decoded), `group_*` (strings,
 empty if unknown) and, if the dataset lists all labels that count as right, `accepted`
@@ -9,9 +9,9 @@ empty if unknown) and, if the dataset lists all labels that count as right, `acc
 without a hash of pixels. Class names are in the schema's metadata; the footer has a fingerprint of
 the content. `dataset.json` describes both tables. `table_writer` writes all three files.
 
-With `unreadable: drop` an image that cannot be read becomes a null example: its row keeps place,
-id, label and patient, so splits, n and class counts do not depend on it. Image and hashes are null,
-and the footer lists the row.
+With `unreadable: drop` an image that cannot be read becomes a null example. The row keeps its
+position, id, label and patient, so splits, n and class counts do not change. Image and hashes are
+null, and the footer lists the row.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ READ_THREADS = 8  # threads, because Pillow decodes without the GIL
 
 
 class EncodedImage(NamedTuple):
-    """A row's image as a split table stores it; `sha256` is None for a null example."""
+    """A row's image as stored in a split table; `sha256` is None for a null example."""
 
     row: int
     data: bytes | None
@@ -76,13 +76,13 @@ class SplitInfo(BaseModel, frozen=True):
 
 
 class DatasetInfo(BaseModel, frozen=True):
-    """The content of `dataset.json` that other parts of the program use.
+    """The parts of `dataset.json` that other modules use.
 
     Attributes:
-      units: the number of patients of each split; None where the source does not name them.
+      units: the number of patients per split; None if the source does not name patients.
       train_copies: the result of `dataset_checks.Checks.count_copies`, counts of training rows with
         the image of an earlier row; None if not counted.
-      test_copies: the counts of test rows; None if not counted, as by versions before 0.1.0.
+      test_copies: the same counts for test rows; None if not counted, as in versions before 0.1.0.
       duplicates_across_splits: the number of images in both splits; None if not counted.
     """
 
@@ -104,7 +104,7 @@ class DatasetInfo(BaseModel, frozen=True):
 
     @property
     def untested_classes(self) -> tuple[str, ...]:
-        """The classes without test rows: no test result covers them."""
+        """The classes without test rows, which no test result covers."""
         counts = self.splits["test"].per_class
         return tuple(n for n, count in zip(self.class_names, counts, strict=True) if count == 0)
 
@@ -139,7 +139,7 @@ def read_info(dataset_json: Path) -> DatasetInfo:
 
 
 class SplitTable:
-    """Reads a split table, images as a stream; DataError if the file is missing or damaged."""
+    """Reads a split table, streaming images; raises DataError if it is missing or damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -155,7 +155,7 @@ class SplitTable:
         self._edges = [0, *itertools.accumulate(sizes)]
         self.rows = self._edges[-1]
         self.fingerprint = metadata[b"dpprobe_fingerprint"].decode()
-        # positions of null examples, ascending
+        # ascending positions of null examples
         self.nulls: tuple[int, ...] = tuple(json.loads(metadata.get(b"dpprobe_nulls", "[]")))
         self.class_names: tuple[str, ...] = tuple(ours["class_names"])
         self.multi_label: bool = ours["multi_label"]
@@ -199,12 +199,12 @@ class SplitTable:
         return hashes
 
     def read_first(self) -> EncodedImage:
-        """Returns the first image that is no null example."""
+        """Returns the first image that is not a null example."""
         readable = set(range(len(self.nulls) + 1)).difference(self.nulls)
         return next(self.read_images(min(readable), self.rows))
 
     def read_groups(self, start: int = 0, stop: int | None = None) -> dict[str, list[str]]:
-        """Reads the subgroups: for each column a string per row, empty if unknown."""
+        """Reads the subgroups: one string per column and row, empty if unknown."""
         return {name: self._read_column(name, start, stop).to_pylist() for name in self.group_names}
 
     def read_accepted(self, start: int = 0, stop: int | None = None) -> list[list[int]] | None:
@@ -218,11 +218,11 @@ class SplitTable:
         return self._read_column("unit", start, stop).to_pylist() if self._has_units else None
 
     def read_images(self, start: int, stop: int) -> Iterator[EncodedImage]:
-        """Yields rows start..stop in order; only one small batch is in memory."""
+        """Yields the images of rows start..stop in order; only one small batch is in memory."""
         return self.read_ranges([range(start, stop)])
 
     def read_ranges(self, ranges: Sequence[range]) -> Iterator[EncodedImage]:
-        """Yields the rows of ascending ranges in order; reads only row groups with these rows."""
+        """Yields images of ascending ranges of rows; reads only row groups with these rows."""
         clipped = (range(one.start, min(one.stop, self.rows)) for one in ranges)
         left = deque(one for one in clipped if one)
         columns = ["image", "id", "image_sha256"]
@@ -268,7 +268,7 @@ class SplitTable:
 
 
 def open_table(path: Path, info: DatasetInfo) -> SplitTable:
-    """Opens a split table; raises an error if dataset.json describes a different table."""
+    """Opens a split table; raises DataError if dataset.json describes a different table."""
     table = SplitTable(path)
     if table.fingerprint != info.splits[table.split].fingerprint:
         raise DataError(
@@ -285,10 +285,10 @@ def _hash_decoded(image: EncodedImage, *, split: str) -> bytes:
 def decode_image(
     image: EncodedImage, *, split: str, scaled: ScaledDecoding | None = None
 ) -> Image.Image:
-    """Decodes an image, at a smaller scale if `scaled` is given, and turns it upright by its EXIF.
+    """Decodes an image, at a smaller scale if `scaled` is given, upright by its EXIF data.
 
-    Raises DataError, naming the row, if the file cannot be read, changed since the dataset was
-    prepared, is no image, contains several images, or for a null example.
+    Raises DataError, naming the row, if the file cannot be read, has changed since the dataset was
+    prepared, does not contain exactly one image, or for a null example.
     """
     where = f"{split} row {image.row} (id {image.id})"
     data = image.data

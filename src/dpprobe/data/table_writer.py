@@ -1,7 +1,7 @@
-"""Writes the split tables of a dataset, whose form `table` describes, and checks their rows.
+"""Writes the split tables of a dataset (see `table`), and checks their rows.
 
 A source yields batches of rows in any order. Every row is checked, all problems are reported
-together, and `dataset.json` is written last: a dataset with a problem leaves no tables.
+together, and `dataset.json` is written last. A dataset with a problem leaves no tables.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ else:
 logger = logging.getLogger("dpprobe")
 
 BATCH_ROWS = 128  # rows that a source yields together
-# Limits of a row group, in rows and bytes, because readers must read a group from its first row.
+# The largest row group, in rows and bytes, because readers must read a group from its first row.
 GROUP_ROWS = 4096
 GROUP_BYTES = 32 << 20
 
-# Columns that every source's rows may have.
+# Columns that rows of any source may have.
 _EXPECTED = {"image", "label", "id", "pixels_sha256", "faults", "origin"}
 _ReadImages = Callable[..., Iterable[CheckedImage]]
 
@@ -70,19 +70,19 @@ def make_batch(
     origins: Sequence[str] | None = None,
     units: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Makes a table of rows for `write_dataset`.
+    """Makes a batch of rows for `write_dataset`.
 
     Args:
       ids: n unique strings.
       labels: n integers, or n lists of 0 and 1.
-      images: n encoded images, or None to read the file at the path.
-      paths: n paths or None.
+      images: n encoded images; None for an image to be read from the path.
+      paths: n paths; None for an image without a path.
       groups: column name -> n values, written as strings; null and NaN are unknown.
-      accepted: for each row the list of labels that count as right (may be empty), or None if only
-        the row's own label counts. None in place of all lists if the dataset has no lists.
-      faults: the problems that the source found in each row, as (kind of `problems.KINDS`, detail);
+      accepted: per row, the list of labels that count as right (may be empty), or None if only the
+        row's own label counts. None if the dataset has no lists.
+      faults: per row, the problems that the source found, as (kind in `problems.KINDS`, detail);
         the label of a row with problems may be None.
-      origins: the place of each row in the source, such as file and line, for the report.
+      origins: where each row is in the source, such as file and line, for the report.
       units: the patient of each row; None if the dataset names no patients.
     """
     columns: dict[str, Any] = {
@@ -113,7 +113,7 @@ def batch_files(
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yields batches of image files for `write_dataset`; a row's id is its path.
 
-    `parts` has for each split a folder, and for each row a path inside the folder and a label.
+    `parts` has a folder per split, and a path in this folder and a label per row.
     """
     for name, (folder, rows) in parts.items():
         for start in range(0, len(rows), BATCH_ROWS):
@@ -140,7 +140,7 @@ def batch_images(
 
 
 def split_batch(batch: pa.Table, sides: Sequence[str | None]) -> Iterator[tuple[str, pa.Table]]:
-    """Yields the rows of a batch for each table; `sides` is None for a row that is left out."""
+    """Yields the rows of a batch for each table; `sides` has None for a row to leave out."""
     for side in dict.fromkeys(filter(None, sides)):
         yield side, batch.filter([each == side for each in sides])
 
@@ -189,10 +189,10 @@ def write_dataset(
       batches: (split name, rows of `make_batch`) in any order.
       options: the dataset's options, recorded in dataset.json if they change the data; `expect`,
         `duplicates`, `missing_classes` and `verify` decide the checks.
-      accepted: True if the batches say which labels count as right; not for multi-label.
+      accepted: True if the batches have lists of labels that count as right; not for multi-label.
       units: True if the batches name the patient of each row.
       rows: the number of rows of all batches, before `max_images_per_patient` leaves rows out.
-      embed: copy images that the batches give as paths into the tables.
+      embed: True to copy images into the tables if the batches have only paths.
       revision: the resolved version of the source.
       chosen_test: True if the source has its own test split, whose missing classes are a problem
         (see `missing_classes`). Missing classes in a split by dpprobe are only a warning.
@@ -256,7 +256,7 @@ def _require_rows(given: int, announced: int, options: DatasetOptions) -> None:
 
 
 def _check_nulls(writers: Mapping[str, _SplitWriter], problems: Problems) -> None:
-    """Warns of null examples without their number, which is private; refuses a split of nulls."""
+    """Warns of null examples, but not of their private number; refuses a split of only nulls."""
     for name, writer in writers.items():
         if 0 < writer.rows == len(writer.nulls):
             problems.add_problem("class", "none of its rows can be read", split=name)
@@ -284,7 +284,7 @@ def _describe_tables(
         "groups": list(shape.groups),
         "splits": {name: writer.fingerprint for name, writer in writers.items()},
     }
-    # Datasets without accepted labels or patients lack the keys, so old fingerprints stay valid.
+    # Keys are omitted without accepted labels or patients, so that old fingerprints stay valid.
     if shape.accepted:
         content["accepted"] = True
     if shape.units:
@@ -315,7 +315,7 @@ def _check_image(
     decode: bool,
     keep: bool,
 ) -> CheckedImage:
-    """Reads, hashes and, with `decode`, decodes an image in a thread; `keep` returns its bytes."""
+    """Reads, hashes and (with `decode`) decodes an image; with `keep`, also returns its bytes."""
     path: str = image["path"] or "" if image else ""
     data: bytes | None = image["bytes"] if image else None
     digest, bits, fault = None, None, None
@@ -331,7 +331,7 @@ def _check_image(
     except OSError as error:
         hint = hint_misspelling(path) if isinstance(error, FileNotFoundError) else ""
         fault = ("missing", f"cannot be read ({error.strerror}){hint}")
-    except ValueError as error:  # the path has a NUL or half a character
+    except ValueError as error:  # the path contains NUL or half a character
         fault = ("missing", f"cannot be read ({error})")
     except ImageError as error:
         fault = ("missing" if data is None else "unreadable", str(error))
@@ -351,7 +351,7 @@ class _Shape(NamedTuple):
 
     @property
     def named_columns(self) -> list[str]:
-        """The columns of subgroups and, if patients are named, of patients."""
+        """The columns of subgroups, and of patients if they are named."""
         return [*self.groups, *(["unit"] if self.units else [])]
 
     def check_batch(self, split: str, batch: pa.Table, *, source: str) -> None:
@@ -372,7 +372,7 @@ class _Shape(NamedTuple):
     def make_schema(self) -> pa.Schema:
         text = {"dtype": "string", "_type": "Value"}
         binary = {"dtype": "binary", "_type": "Value"}
-        # for each column name: parquet type, Hugging Face feature
+        # column name -> parquet type, Hugging Face feature
         columns: dict[str, tuple[pa.DataType, dict[str, Any]]] = {
             "image": (_image_type(), {"_type": "Image"}),
             "label": (pa.int64(), {"names": list(self.class_names), "_type": "ClassLabel"}),
@@ -440,7 +440,7 @@ class _SplitWriter:
         self._writer.close()
 
     def write_batch(self, batch: pa.Table) -> list[CheckedImage]:
-        """Checks a batch, writes it unless there was a problem, and returns its images."""
+        """Checks a batch, writes it unless there have been problems, and returns its images."""
         if batch.num_rows == 0:
             return []
         rows = range(self.rows, self.rows + batch.num_rows)
@@ -471,7 +471,7 @@ class _SplitWriter:
         self._writer.close()
 
     def _drop_unreadable(self, image: CheckedImage, faults: list[tuple[str, str]]) -> CheckedImage:
-        """Makes a null example of an unreadable image; removes its faults, and notes the first."""
+        """Makes an unreadable image a null example; removes its faults, and notes the first."""
         unreadable = [fault for fault in (*faults, image.fault) if fault and fault[0] in UNREADABLE]
         if not unreadable:
             return image
@@ -568,7 +568,7 @@ class _SplitWriter:
         nulls = any(image.sha256 is None for image in images)
         if nulls or any(image.data is not None for image in images):
             data = [image.data for image in images]
-            if nulls:  # beside which readable images may have their bytes in the batch alone
+            if nulls:  # bytes of readable images may only be in the batch
                 given = batch.column("image").to_pylist()
                 data = [
                     (image.data or one["bytes"]) if image.sha256 else None

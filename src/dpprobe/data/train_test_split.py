@@ -1,20 +1,20 @@
-"""Deterministic splits for sources without a test set, by class or by id, and their options.
+"""Deterministic splits, by class or by id, for sources without a test set, and their options.
 
-No split depends on the order of the rows or on a random generator's version.
+Splits do not depend on the order of rows, or on a random generator's version.
 
 In a split by class, a row's side (train or test) depends on its id, the seed and the ids of its
-class. An added row can move another row of its class to the other side, because the number of test
-rows per class is rounded. A guarantee that starts at the *train* table does not cover moved rows.
+class. An added row can move another row of its class, because the number of test rows per class is
+rounded. A guarantee that starts at the *train* table does not cover moved rows.
 
 In a split by id, a row is test if the SHA-256 of its id and the public seed, read as a number in
 [0, 1), is below the fraction. A unit that is added, left out, relabelled or replaced by null rows
-moves no other unit. Train and test tables of neighbouring sources differ in one unit's rows alone.
-All rows of a patient have the patient's name as id. The number of test units is binomial over
+moves no other unit. So train and test tables of neighbouring sources differ only in one unit's
+rows. All rows of a patient have the patient's name as id. The number of test units is binomial over
 seeds, and may be zero for a class.
 
-The split by id needs ids that depend on their own unit alone. Positions in a file may be ids: the
-guarantee compares sources in which null rows replace a unit and all other positions stay. An extra
-row at the front of the file would change the ids of all later rows, and move some of these rows.
+The split by id needs ids that depend only on their own unit. Positions in a file may be ids,
+because in neighbouring sources null rows replace a unit and all other positions stay. But inserting
+a row would change the ids of all later rows, and move some of them.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ SplitSeed = Annotated[
 
 
 def count_test(rows: int, fraction: float) -> int:
-    """Counts the test rows of a class: `fraction` of its rows, rounded to the nearest integer.
+    """Returns the number of test rows in a class: `fraction` of its rows, rounded.
 
-    At least one row is for testing, and one for training; a class's only row is for training. One
-    more row of the class adds at most one test row.
+    There is at least one row for testing and one for training; a class's only row is for training.
+    With one more row, there is at most one more test row.
     """
     if rows < 2:
         return 0
@@ -66,7 +66,7 @@ def count_rows(class_rows: Iterable[int], fraction: float) -> tuple[int, int]:
 
 
 def choose_by_id(ids: Iterable[str], *, fraction: float, seed: int) -> list[bool]:
-    """Returns True for each id whose SHA-256 with the seed, in [0, 1), is below the fraction."""
+    """Returns True for each id whose hash with the seed, in [0, 1), is below the fraction."""
     return [is_below(_hash_rank(seed, each), fraction) for each in ids]
 
 
@@ -78,19 +78,19 @@ def choose_test(
     seed: int,
     by: SplitBy = "class",
 ) -> list[bool]:
-    """Returns True for each test row, in order. Rows with equal names are all train or all test.
+    """Returns True for each test row, in order; rows with the same name are in the same split.
 
     In a split by class, a name's stratum is the most frequent class of its rows (the smallest of
-    equally frequent classes). The first `count_test` names of a stratum by SHA-256 of (seed, name)
-    are for testing.
+    equally frequent classes). In each stratum, names are ordered by SHA-256 of (seed, name), and
+    the first `count_test` names are for testing.
 
     Args:
       names: the rows' unique ids, or the names of their units.
-      strata: the rows' classes, or one constant for a split that ignores classes; unused by id.
+      strata: the rows' classes, or a constant to ignore classes; unused in a split by id.
     """
     if by == "id":
         return choose_by_id(names, fraction=fraction, seed=seed)
-    most: dict[str, tuple[int, int]] = {}  # name -> (minus its rows of a class, the class)
+    most: dict[str, tuple[int, int]] = {}  # name -> (minus the rows of its main class, this class)
     for (name, label), count in Counter(zip(names, strata, strict=True)).items():
         most[name] = min(most.get(name, (0, 0)), (-count, label))
     members: dict[int, list[str]] = {}
@@ -108,7 +108,7 @@ def _hash_rank(seed: int, row_id: str) -> bytes:
 
 
 class SplitOptions(DatasetOptions):
-    """Options of a source whose rows dpprobe splits if the source has no test split."""
+    """Options of a source for splitting its rows if it has no test split."""
 
     split_by: SplitBy = Field(
         "class",
@@ -118,7 +118,7 @@ class SplitOptions(DatasetOptions):
     )
 
     def choose_test(self, names: Sequence[str], labels: Sequence[int]) -> list[bool]:
-        """Returns True for each test row, in order, chosen by the ids or units of the rows."""
+        """Returns True for each test row, in order; names are ids, or units."""
         fraction, seed = self.fraction_and_seed()
         return choose_test(names, labels, fraction=fraction, seed=seed, by=self.split_by)
 
@@ -133,7 +133,7 @@ class SplitOptions(DatasetOptions):
     def describe_split(self, *, own_test: bool) -> PublicSplit:
         """Returns the `public_split` of a source; `own_test` is True if it has a test split.
 
-        The key ends with a short hash of the options that determine ids, or train and test rows.
+        The key ends with a short hash of the options that determine ids, train and test rows.
         """
         rule, fault = "source", None
         if not own_test:
@@ -156,5 +156,5 @@ class SplitOptions(DatasetOptions):
         )
 
     def side_options(self, *, own_test: bool) -> set[str]:  # noqa: ARG002
-        """Returns the options that determine a row's side (train or test), or its id."""
+        """Returns the options that determine a row's id, and whether it is train or test."""
         return set()

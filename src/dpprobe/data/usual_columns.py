@@ -20,7 +20,7 @@ PATIENTS = (
     "patient_id", "patient", "patient_number", "subject_id", "subject", "person_id", "person",
     "participant_id", "participant", "donor_id", "donor", "mrn", "pid",
 )  # fmt: skip
-# Columns of units that several images may share, such as lesions; used if no column names people.
+# Columns of units with several images, such as lesions; used if there is no column of people.
 CASES = ("lesion_id", "case_id", "case", "study_id", "exam_id", "visit_id")
 SPLITS = ("split", "set", "subset", "partition", "fold")
 GROUPS = (

@@ -1,1 +1,1 @@
-"""DP training of a network's head with its last blocks, all blocks, or adapters."""
+"""DP training of a network's head together with its last blocks, all blocks, or adapters."""

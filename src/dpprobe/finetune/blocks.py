@@ -1,4 +1,4 @@
-"""The blocks of a network, in order, as `tune: {blocks: k}` counts them."""
+"""Lists the blocks of a network in order, as counted by `tune: {blocks: k}`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a training: one file, complete or absent, from which a restarted job continues.
+"""Checkpoints of training: one file, complete or absent, from which a restarted job resumes.
 
 A checkpoint contains the states of seeded random generators, which reproduce the noise on private
 gradients. So checkpoints are for benchmarks, never for releases. A mark in the file
@@ -33,7 +33,7 @@ FILE = "checkpoint.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """A training's state, on which its next steps depend; `values` are JSON-compatible."""
+    """The state on which the next training steps depend; `values` are JSON-compatible."""
 
     tensors: Mapping[str, torch.Tensor]
     values: Mapping[str, Any]
@@ -41,7 +41,7 @@ class State:
 
 @dataclass(kw_only=True)
 class Checkpoints:
-    """The checkpoints of one training; each replaces the previous checkpoint.
+    """The checkpoints of one training run; each replaces the previous checkpoint.
 
     Attributes:
       fingerprint: the hash of the training's inputs; checkpoints with another hash are ignored.
@@ -64,7 +64,7 @@ class Checkpoints:
         return time.monotonic() - self._last >= 60 * self.minutes
 
     def save_state(self, state: State) -> None:
-        """Writes a state; if the process is killed while it writes, the previous state remains."""
+        """Writes a state; if the process is killed meanwhile, the previous state remains."""
         tensors = {
             name: tensor.detach().cpu().contiguous().clone()
             for name, tensor in state.tensors.items()
@@ -84,7 +84,7 @@ class Checkpoints:
     def load_state(self) -> State | None:
         """Returns the saved state; None if the training has no saved state.
 
-        Removes files that a killed process left half written.
+        Removes incomplete files of killed processes.
         """
         for partial in self.folder.glob(f".{FILE}.*{PARTIAL_SUFFIX}"):
             with suppress(OSError):
@@ -102,7 +102,7 @@ class Checkpoints:
         return State(tensors=tensors, values=mark["values"])
 
     def remove_checkpoint(self) -> None:
-        """Removes a published network's checkpoint, and the checkpoint's folder if empty."""
+        """Removes the checkpoint of a published network, and the folder if it is then empty."""
         with suppress(FileNotFoundError):
             self.path.unlink()
         with suppress(OSError):

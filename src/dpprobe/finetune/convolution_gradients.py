@@ -13,11 +13,11 @@ from torch.nn import functional
 from dpprobe.devices import use_full_float32
 from dpprobe.finetune.example_gradients import Call, Gradients, Rule, by_rows, channels_last
 
-# From this many positions, one convolution per row is faster than one with rows as groups.
+# From this many positions on, a convolution per row is faster than one with rows as groups.
 _POSITIONS_BY_ROW = 1024
 # Up to this many numbers in a row's patches, a matrix product is faster than a convolution.
 PATCH_NUMBERS = 2**15
-# Bytes of patches in one matrix product; GPUs need large products.
+# Bytes of patches in one matrix product; GPUs are efficient only for large products.
 PIECE_BYTES = {"cpu": 2**22, "cuda": 2**28}
 
 
@@ -66,7 +66,7 @@ class Conv2dRule(Rule):
     def add_weight(self, total: torch.Tensor, call: Call, factors: torch.Tensor) -> None:
         module = _convolution(call)
         if self._is_pointwise(module) or total.device.type != "cpu":
-            # GPUs sum the same products from which norms were computed, so that rounding agrees.
+            # On GPUs, sums use the same products as norms, so that rounding agrees.
             super().add_weight(total, call, factors)
             return
         outputs = call.output_gradient
@@ -105,7 +105,7 @@ class Conv2dRule(Rule):
     def _pad_inputs(
         module: nn.Conv2d, inputs: torch.Tensor
     ) -> tuple[torch.Tensor, tuple[int, int]]:
-        """Returns inputs, padded if needed, and the padding (height, width) still to be added."""
+        """Returns inputs, padded if needed, and the (height, width) of padding yet to be added."""
         if isinstance(module, Conv2dSame):
             padded = pad_same(
                 inputs, list(module.kernel_size), list(module.stride), list(module.dilation)
@@ -141,7 +141,7 @@ def _patch_gradients(
     padding: tuple[int, int],
     rows: int,
 ) -> torch.Tensor:
-    """Returns each example's gradient of the weight, as a product with patches of the input."""
+    """Returns per-example gradients of the weight, as products with patches of the input."""
     filters, channels, *kernel = module.weight.shape
     gradients = inputs.new_empty(rows, *module.weight.shape)
     views, numbers = len(inputs) // rows, outputs[0, 0].numel() * module.weight[0].numel()

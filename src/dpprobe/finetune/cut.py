@@ -1,7 +1,7 @@
 """Cuts a network before one of its blocks: images -> activations, activations -> features.
 
-torch.fx traces only the modules that contain blocks; blocks and all other modules stay whole. Only
-one tensor may cross a cut: the input of the first block after the cut.
+torch.fx traces only the modules that contain blocks; blocks and other modules are not traced. Only
+one tensor, the input of the first block after the cut, may cross the cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dpprobe.finetune.blocks import blocks_of
 from dpprobe.finetune.options import blocks_fault
 from dpprobe.finetune.tracing import trace_graph
 
-# Tolerance between the features of a network before and after cutting, relative to the largest one.
+# The largest difference of features before and after cutting, relative to the largest feature.
 _TOLERANCE = 1e-4
 
 
@@ -26,12 +26,12 @@ def cut_network(
 ) -> tuple[nn.Module, nn.Module, tuple[int, ...]]:
     """Cuts a network, normalised images -> features [m, d], before its last `blocks` blocks.
 
-    Returns two parts (images -> activations, activations -> features), which share parameters and
+    Returns two parts (images -> activations, activations -> features), with the same parameters and
     names, and an activation's shape. `example` has at least two normalised images.
 
     Tracing changes torch's modules for all threads, so no other thread may run a network meanwhile.
     Raises ConfigError if there are too few blocks, the network cannot be traced, more than one
-    tensor would cross the cut, or the parts compute other values than the whole.
+    tensor would cross the cut, or the parts' results differ from the whole network's.
     """
     modules = blocks_of(model, name)
     if fault := blocks_fault(blocks, len(modules), name):
@@ -62,7 +62,7 @@ def cut_network(
 
 
 def _compute_values(graph: fx.GraphModule, images: torch.Tensor) -> dict[fx.Node, Any]:
-    """Returns the value of each node of a traced network, for a batch of images."""
+    """Computes the value of each node of a traced network, for a batch of images."""
     interpreter = fx.Interpreter(graph, garbage_collect_values=False)
     with torch.no_grad():
         interpreter.run(images)
@@ -103,7 +103,7 @@ def _copy_suffix(
     runs: list[dict[fx.Node, Any]],
     name: str,
 ) -> nn.Module:
-    """Copies the graph after the cut, and constants that it needs from before the cut."""
+    """Copies the graph after the cut, with the constants it needs from before the cut."""
     graph = fx.Graph()
     copies: dict[fx.Node, Any] = {crossing: graph.placeholder("activations")}
     from_images = _from_images(whole.graph)

@@ -1,8 +1,8 @@
 """Feature shards of the activations at a cut, computed once for all epsilons, seeds and trials.
 
-A shard's row is one image's activation, flattened. `preprocessing.cut` in the header has an
-activation's shape, and the number of blocks after the cut. Activations are a function of private
-images without noise, so they are not for release.
+A shard's row is one image's activation, flattened. `preprocessing.cut` in the header contains the
+shape of an activation, and the number of blocks after the cut. Activations depend on private images
+without noise, so they must not be released.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ CUT = "cut"
 
 
 def extract_cut_shard(*, blocks: int, **arguments: Any) -> None:
-    """Writes a shard of activations that enter the last `blocks` blocks; see `extract_shard`."""
+    """Writes a shard of the inputs to the last `blocks` blocks; see `extract_shard`."""
     extract_shard(
         **arguments, changed=lambda backbone, runtime: cut_backbone(backbone, runtime, blocks)
     )
 
 
 def cut_backbone(backbone: Backbone, runtime: Runtime, blocks: int) -> Backbone:
-    """Returns a backbone whose features are the activations that enter the last blocks.
+    """Returns a backbone whose features are the inputs to the last blocks.
 
     Raises ConfigError if the network cannot be cut before its last `blocks` blocks.
     """

@@ -1,8 +1,8 @@
 """Checks that a network treats rows independently and that its per-example gradients are right.
 
-The check runs before training and uses random rows. A clipped sum protects a row only if no other
-row's scores depend on it, and if the row's own gradient is clipped. Known engines of per-example
-gradients were silently wrong for memory layouts and layers that they did not expect.
+The check runs before training, on random rows. A clipped sum protects a row only if no other row's
+scores depend on the row, and if the row's own gradient is clipped. Known engines for per-example
+gradients were silently wrong for unexpected memory layouts and layers.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 Engine = Literal["ghost", "opacus"]
 ROWS = 3
 _SEED = 16
-# Relative tolerances for a parameter's gradient. Engine and autograd have equal activations and
-# gradients of outputs, so only a layer's product rounds differently. In bfloat16 torch rounds the
-# product by 2^-9, and a GPU also rounds the product's parts. Observed differences of whole networks
-# on a CPU were 6e-7 (float32) and 3e-3 (bfloat16).
+# Relative tolerances for a parameter's gradient. Engine and autograd use the same activations and
+# gradients of outputs, so only the rounding of a layer's product differs. In bfloat16 torch rounds
+# the product by 2^-9, and a GPU also rounds the product's parts. Observed differences of whole
+# networks on a CPU were 6e-7 (float32) and 3e-3 (bfloat16).
 _TOLERANCES: dict[Precision, float] = {"float32": 2e-3, "bfloat16": 0.05}
-# A parameter's gradient below this share of the whole gradient may be mere rounding error.
+# A parameter's gradient below this fraction of the whole gradient may be only rounding error.
 _SMALLEST: dict[Precision, float] = {"float32": 1e-4, "bfloat16": 0.05}
 _ABOVE = 0.05
 _NEARLY_0 = 1e-2
@@ -58,10 +58,10 @@ def check_network(
     views: int = 1,
     together: int = ROWS,
 ) -> None:
-    """Compares a network's per-example gradients with autograd's gradient of each example's loss.
+    """Compares a network's per-example gradients with autograd's, one example at a time.
 
-    The check uses only the shape, type and device of `example`, inputs [r, ...]. In training,
-    `together` rows pass through the network at once.
+    Of `example`, inputs [r, ...], only shape, type and device are used. In training, `together`
+    rows pass through the network at once.
 
     Raises ConfigError if rows depend on each other, the network's code branches on tensor values, a
     parameter is used outside its layer, or a gradient is wrong.
@@ -91,7 +91,7 @@ def check_network(
 
 
 def _draw_inputs(example: torch.Tensor, views: int, generator: torch.Generator) -> torch.Tensor:
-    """Returns random rows, shaped like `example`: [ROWS, ...], or [ROWS, views, ...] for views."""
+    """Returns random rows like `example`: [ROWS, ...], or [ROWS, views, ...] with views."""
     shape = (ROWS, *((views,) if views > 1 else ()), *example.shape[1:])
     if example.dtype == torch.uint8:
         values = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
@@ -105,7 +105,7 @@ def move_parameters(network: FineTunedNetwork, generator: torch.Generator) -> It
     """Replaces zero or nearly zero parameters by random numbers during a network's check.
 
     A zero parameter stops gradients to earlier layers, and a small scale hides a branch's wrong
-    gradient. Wrong gradients would appear when training makes zero and small parameters larger.
+    gradient. Such errors would appear once training makes these parameters larger.
     """
     small = [one for one in network.trained.values() if not (one.detach().abs() > _NEARLY_0).any()]
     before = [value.detach().clone() for value in small]
@@ -144,7 +144,7 @@ def _check_rows_apart(
 ) -> None:
     """Raises ConfigError if a row's scores change with the batch's other rows, or their number.
 
-    Tries batches of 2, 4, 8 and so on up to len(inputs) rows, because a step's last batch is small.
+    Tries batches of 2, 4, 8, ... up to len(inputs) rows, because a step's last batch is small.
     """
     most, shape = len(inputs), _compute_scores(network, inputs, precision).shape
     if len(shape) != 2 or shape[0] != most:
@@ -176,7 +176,7 @@ def _check_gradients(
     engine: Engine,
 ) -> None:
     """Raises ConfigError if a row's gradient or its norm is wrong."""
-    # Engine and autograd use one batch, so that rounding turns off the same activations in both.
+    # Both use the same batch, so that rounding turns off the same activations in both.
     laid = lay_inputs(inputs, len(network.shape), PRECISIONS[precision])
     with torch.enable_grad():
         with use_precision(inputs.device, PRECISIONS[precision]):
@@ -204,7 +204,7 @@ def _form_by_ghost(
     sigmoid: bool,
     precision: Precision,
 ) -> Iterator[tuple[torch.Tensor, float]]:
-    """Yields each row's gradient [size], as a sum of this row alone, and its norm."""
+    """Yields the gradient [size] of each row, as a sum over only this row, and its norm."""
     sums = ClippedSums(
         network, sigmoid=sigmoid, max_grad_norm=math.inf, clipping="fixed", precision=precision
     )
@@ -216,8 +216,8 @@ def _form_by_ghost(
 def _form_by_opacus(
     network: FineTunedNetwork, inputs: torch.Tensor, labels: torch.Tensor, *, sigmoid: bool
 ) -> Iterator[tuple[torch.Tensor, float]]:
-    """Yields each row's gradient [size] by Opacus, and its norm."""
-    from dpprobe.finetune.opacus_sums import OpacusSums  # imports Opacus, which takes time
+    """Yields the gradient [size] of each row, by Opacus, and its norm."""
+    from dpprobe.finetune.opacus_sums import OpacusSums  # slow: imports Opacus
 
     sums = OpacusSums(
         network, sigmoid=sigmoid, max_grad_norm=math.inf, noise_multiplier=0.0, divisor=1.0

@@ -1,11 +1,11 @@
 """Per-example gradients of layers, from a layer's input and the gradient of its output.
 
-A row may have several positions (pixels, tokens) and several views, in sequence in the first
+A row may have several positions (pixels, tokens) and several views, adjacent in the first
 dimension. An example's gradient is the sum over positions and views. Norms of per-example gradients
 of linear layers and convolutions do not need the gradients (Goodfellow 2015; Bu et al. 2022). Let
-a_t be the input and g_t the output's gradient at position t: the gradient sum_t g_t a_t^T has the
-squared norm sum_ts (a_t . a_s)(g_t . g_s). If sum_ts takes less time than the gradients, only the
-clipped sum over rows is computed, as one product.
+a_t be the input and g_t the gradient of the output at position t. The gradient sum_t g_t a_t^T has
+the squared norm sum_ts (a_t . a_s)(g_t . g_s). If this sum is faster than forming gradients, only
+the clipped sum over rows is computed, as a single product.
 
 Norms and sums are computed in float32 from the same tensors, whatever the layer's precision. Inputs
 may be in any memory format.
@@ -22,14 +22,14 @@ from torch import nn
 from torch.func import functional_call, vjp, vmap
 
 Gradients = dict[str, torch.Tensor]  # gradients per row, [m, ...], by the parameter's name
-PIECE_BYTES = 2**22  # of inputs that a CPU multiplies with gradients at a time
-_PART = 1024  # number of squares that are added in float32, before sums continue in float64
+PIECE_BYTES = 2**22  # for inputs that a CPU multiplies by gradients at a time
+_PART = 1024  # the number of squares added in float32 before sums continue in float64
 _TINY = 2.0**-126  # smaller float32 products may be rounded to zero
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a layer: arguments (the batch first), and the output's gradient."""
+    """One call of a layer: its arguments (the batch first), and the gradient of its output."""
 
     module: nn.Module
     inputs: tuple[Any, ...]
@@ -50,13 +50,13 @@ class Call:
 class Rule:
     """Computes per-example gradients of one kind of layer.
 
-    `weight` names the parameter for which `unfold_positions` and `add_weight` exist.
+    `weight` is the parameter for which `unfold_positions` and `add_weight` are defined.
     """
 
     weight: str | None = None
 
     def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
-        """Returns the examples' gradients, float32 [m, ...], of the named parameters."""
+        """Returns per-example gradients, float32 [m, ...], of the named parameters."""
         raise NotImplementedError
 
     def measure_sizes(self, call: Call) -> tuple[int, int, int]:
@@ -68,7 +68,7 @@ class Rule:
         raise NotImplementedError
 
     def add_weight(self, total: torch.Tensor, call: Call, factors: torch.Tensor) -> None:
-        """Adds the examples' gradients of the weight, each times its factor, to `total`."""
+        """Adds per-example gradients of the weight, each times its factor, to `total`."""
         inputs, outputs = self.unfold_positions(call)
         scaled = outputs * factors.view(-1, 1, 1)
         flat = total.view(outputs.shape[2], inputs.shape[2])
@@ -81,9 +81,9 @@ class Rule:
 def forms_gradients(sizes: tuple[int, int, int]) -> bool:
     """Returns True if forming per-example gradients is cheaper than products over positions.
 
-    Products over pairs of t positions take t^2 (in + out) steps. A formed gradient is written once
-    and read twice, which costs about sixteen steps per number. A formed gradient should also need
-    little more memory than the layer's input and output.
+    Products over pairs of t positions take t^2 (in + out) steps. Writing a formed gradient once and
+    reading it twice costs about sixteen steps per number. A formed gradient should also need little
+    more memory than the layer's input and output.
     """
     positions, inputs, outputs = sizes
     half = inputs * outputs / (inputs + outputs)
@@ -93,8 +93,8 @@ def forms_gradients(sizes: tuple[int, int, int]) -> bool:
 def row_norms(rows: torch.Tensor) -> torch.Tensor:
     """Returns the L2 norms of rows [m, n] in float64, with an error of a few float32 roundings.
 
-    Squares are added in parts, because PyTorch adds all squares of a row into a few float32
-    numbers. On a CPU a sum of ten million squares would be up to 1% too small.
+    Squares are added in parts, because PyTorch accumulates a row's squares in a few float32
+    numbers: on a CPU a sum of ten million squares could be 1% too small.
     """
     whole = rows.shape[1] // _PART * _PART
     squares = torch.linalg.vector_norm(rows[:, whole:].contiguous(), dim=1).double().square()
@@ -105,11 +105,11 @@ def row_norms(rows: torch.Tensor) -> torch.Tensor:
 
 
 def squared_norms(inputs: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
-    """Returns close upper bounds of each row's |sum_t g_t a_t^T|^2, float64 [m].
+    """Returns tight upper bounds on |sum_t g_t a_t^T|^2 for each row, float64 [m].
 
-    If terms cancel, rounding of float32 products could make a norm too small, and clip a row too
-    little. So a bound on rounding errors is added, which grows with the terms of a product. The
-    largest observed rounding error was half of the bound. A second bound covers underflow.
+    If terms cancel, float32 rounding could make a norm too small, and clip a row too little. So a
+    bound on rounding errors is added, which grows with the size of a product's terms. The largest
+    observed rounding error was half of the bound. A second bound covers underflow.
     """
     numbers = inputs.shape[2], outputs.shape[2]
     if inputs.shape[1] == 1:
@@ -178,7 +178,7 @@ class LinearRule(Rule):
 class AffineRule(Rule):
     """y = n(x) * weight + bias, where n (`normalised`) has no parameters.
 
-    `maps`: True if channels are dimension 1; None if only maps [m, c, h, w] have channels there.
+    `maps`: True if channels are dimension 1; None if they are only for maps [m, c, h, w].
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class AffineRule(Rule):
 
 
 class ModuleRule(Rule):
-    """Differentiates any kind of module row by row: always right, but slow."""
+    """Differentiates any kind of module row by row: always correct, but slow."""
 
     def compute_gradients(self, call: Call, names: Collection[str]) -> Gradients:
         module, first = call.module, len(call.inputs[0])

@@ -1,6 +1,6 @@
-"""The network that a method trains: a part of a backbone with a head, and its trained parameters.
+"""The network to fine-tune: a part of a backbone with a head, and its trained parameters.
 
-A network's parameters have equal names with and without a cut: `body.<name in the backbone's
+A network's parameters have the same names with and without a cut: `body.<name in the backbone's
 copy>`, `head.weight`, `head.bias`. So parameters trained from stored activations fit the whole
 network.
 """
@@ -23,7 +23,7 @@ from dpprobe.heads.rows import Transform
 from dpprobe.json_values import first_difference
 
 _HEAD = ("head.weight", "head.bias")
-# Prefix of the released statistics of a probe's normalisation, in a network's file.
+# Prefix for a probe's released normalisation statistics in a network's file.
 TRANSFORM = "transform."
 
 
@@ -36,7 +36,7 @@ class Network(nn.Module):
     def __init__(
         self, body: nn.Module, head: nn.Linear, transform: Transform, *, graph: Graph | None
     ) -> None:
-        """Uses the backbone's `graph` to normalise the bytes of images."""
+        """`graph` is the backbone's, to normalise images given as bytes."""
         super().__init__()
         self.body, self.head, self.transform = body, head, transform
         self.from_images = graph is not None
@@ -66,9 +66,9 @@ class FineTunedNetwork:
     Attributes:
       module: inputs -> scores [m, K] float32; only `trained` requires gradients.
       trained: parameters by name in `module`; head.weight [K, d] and head.bias [K] are last.
-      shape: the shape of an input: (C, H, W) of images, the shape of an activation, or (d,).
+      shape: the shape of an input: (C, H, W) for images, an activation's shape, or (d,).
       from_images: True if inputs are uint8 images [m, C, H, W], which the module scales and
-        normalises, else float32 activations or features.
+        normalises; False for float32 activations or features.
     """
 
     module: nn.Module
@@ -86,11 +86,11 @@ def build_network(
     device: str,
     transform: Transform,
 ) -> FineTunedNetwork:
-    """Builds the initial network of a seed's training from a backbone loaded on the CPU.
+    """Builds the initial network for a seed, from a backbone on the CPU.
 
     No other thread may run a network during the call: cutting traces the network, which changes
-    torch's modules for all threads. Raises ConfigError if the backbone is no network, mixes rows,
-    cannot be cut, or has no parameters that `tune` trains.
+    torch's modules for all threads. Raises ConfigError if the backbone is not a network, mixes
+    rows, cannot be cut, or has no parameters for `tune`.
     """
     graph = network_graph(backbone)
     if options.tune == "head" and options.cut:
@@ -148,14 +148,14 @@ def transform_state(network: FineTunedNetwork) -> dict[str, torch.Tensor]:
 def split_state(
     tensors: Mapping[str, torch.Tensor],
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Splits a network's file into trained parameters and the statistics of its normalisation."""
+    """Splits the tensors of a file into trained parameters and normalisation statistics."""
     arrays = {name: one for name, one in tensors.items() if name.startswith(TRANSFORM)}
     parameters = {name: one for name, one in tensors.items() if name not in arrays}
     return parameters, {name.removeprefix(TRANSFORM): one for name, one in arrays.items()}
 
 
 def load_tuned_state(network: FineTunedNetwork, state: Mapping[str, torch.Tensor]) -> None:
-    """Sets the trained parameters; raises ConfigError if the state has other names or shapes."""
+    """Sets the trained parameters; raises ConfigError if names or shapes do not match."""
     saved, wanted = (
         {name: list(one.shape) for name, one in each.items()} for each in (state, network.trained)
     )

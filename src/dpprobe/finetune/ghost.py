@@ -1,9 +1,8 @@
-"""Per-example gradients of a batch, layer by layer in one backward pass (Bu et al. 2023).
+"""Per-example gradients of a batch, computed layer by layer in one backward pass (Bu et al. 2023).
 
-A forward pass records the inputs of the layers with trained parameters. One backward pass gives the
-gradients of the layers' outputs. From a layer's inputs and output gradients, its rule computes the
-squared norms of per-example gradients. Each gradient, or two factors of it, is kept for any
-weighted sum over rows.
+The forward pass records the inputs of layers with trained parameters. The backward pass gives the
+gradients of the layers' outputs. From both, the rule for the kind of layer computes squared norms
+of per-example gradients. Each gradient, or two factors of it, is kept for weighted sums over rows.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ class Layer:
 
 
 class Ghost:
-    """Per-example gradients of `trained`, the parameters of a module from inputs to scores.
+    """Computes per-example gradients of `trained`, parameters of a module: inputs -> scores.
 
-    The module's n-th row of scores must depend on only the n-th row of inputs.
+    The n-th row of scores must depend only on the n-th row of inputs.
     """
 
     def __init__(self, module: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
@@ -46,10 +45,10 @@ class Ghost:
         self._layers, self._copied = _find_layers(module, trained)
 
     def find_other_uses(self, inputs: torch.Tensor) -> list[str]:
-        """Names the trained parameters that are used outside the calls of their layers.
+        """Lists the trained parameters that are used outside the calls of their layers.
 
-        Calls of layers get constants in place of parameters. A gradient that still reaches a
-        parameter comes from a use outside the calls.
+        In calls of layers, constants replace the parameters. So a gradient that still reaches a
+        parameter comes from another use.
         """
         copies = {inner: parameter.detach() for inner, (_, parameter) in self._copied.items()}
         with ExitStack() as stack:
@@ -84,9 +83,9 @@ class Ghost:
         sigmoid: bool,
         precision: torch.dtype | None,
     ) -> BatchGradients:
-        """Returns the per-example gradients of a batch; forward and backward use `precision`.
+        """Returns per-example gradients of a batch; both passes use `precision`.
 
-        Inputs are [m * v, ...], with all views of a row in sequence; labels [m] or [m, K].
+        Inputs are [m * v, ...], with the v views of a row adjacent; labels are [m] or [m, K].
         """
         rows = len(labels)
         batch = BatchGradients(rows, inputs.device)
@@ -101,8 +100,8 @@ class Ghost:
             scores = functional_call(self._module, copies, (inputs,))
             losses = row_losses(scores, labels, sigmoid=sigmoid)
         targets = [*starts, *copies.values()]
-        # The backward pass to the targets calls the hooks of all later layers, without accumulating
-        # parameters' gradients.
+        # The backward pass ends at the targets: it calls all hooks, but fills no parameter's
+        # gradient.
         reached = torch.autograd.grad(losses.sum(), targets, allow_unused=True)
         for (name, parameter), gradient in zip(
             self._copied.values(), reached[len(starts) :], strict=True
@@ -165,7 +164,7 @@ class Ghost:
 
 
 class BatchGradients:
-    """The per-example gradients of a batch, each in full or as two factors of a product."""
+    """Per-example gradients of a batch, each in full or as two factors of a product."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self.rows = rows
@@ -174,7 +173,7 @@ class BatchGradients:
         self._factors: list[tuple[str, Layer, Call]] = []
 
     def add_call(self, layer: Layer, call: Call, *, alone: bool) -> None:
-        """Adds a call of a layer; `alone` if it is the layer's only call."""
+        """Adds a call of a layer; `alone` is True if it is the layer's only call."""
         names = dict(layer.names)
         weight = layer.rule.weight
         if alone and weight in names and not forms_gradients(layer.rule.measure_sizes(call)):
@@ -191,14 +190,14 @@ class BatchGradients:
         self._formed[name] = flat if before is None else before + flat
 
     def squared_norms(self) -> torch.Tensor:
-        """Returns squared norms of the examples' gradients of all parameters, float64 [m]."""
+        """Returns squared norms of the per-example gradients of all parameters, float64 [m]."""
         squares = self._squares.clone()
         for gradient in self._formed.values():
             squares += row_norms(gradient).square()
         return squares
 
     def add_sum(self, parts: Mapping[str, torch.Tensor], factors: torch.Tensor) -> None:
-        """Adds the examples' gradients, times the factors [m], to the parameters' flat sums."""
+        """Adds per-example gradients, times the factors [m], to the parameters' flat sums."""
         for name, gradient in self._formed.items():
             parts[name].addmv_(gradient.T, factors)
         for name, layer, call in self._factors:
@@ -217,9 +216,9 @@ def _detach_value(value: Any) -> Any:
 def _find_layers(
     module: nn.Module, trained: Mapping[str, nn.Parameter]
 ) -> tuple[list[Layer], dict[str, tuple[str, nn.Parameter]]]:
-    """Returns the layers, and the parameters copied for each row, by name in `module`.
+    """Returns the layers, and the parameters to copy for each row, by name in `module`.
 
-    Parameters that broadcast over rows, such as class tokens with first dimension 1, are copied.
+    Parameters that broadcast over rows (first dimension 1, as of class tokens) are copied.
     """
     names = {id(parameter): name for name, parameter in trained.items()}
     layers: list[Layer] = []

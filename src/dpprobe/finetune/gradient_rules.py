@@ -47,7 +47,7 @@ _RULES: dict[type[nn.Module], Rule] = {
     nn.GroupNorm: AffineRule(_group_norm, maps=True),
     ChannelAffine: AffineRule(_as_it_is, scale="scale", shift="shift", maps=None),
 }
-# Modules that use the parameters of their children without calling the children.
+# Modules that use their children's parameters without calling the children.
 WHOLE = (nn.MultiheadAttention,)
 
 

@@ -1,9 +1,9 @@
 """Sums of a network's clipped gradients over rows.
 
-Each example's gradient of all trained parameters together is clipped to L2 norm C, then multiplied
-by the row's weight. A row whose gradient is not finite, or too long for float32, adds nothing. In
-exact arithmetic a row adds a vector of norm at most C times its weight. Norms are computed from the
-tensors that are summed, with a margin for rounding.
+Each example's gradient, over all trained parameters together, is clipped to L2 norm C, then
+multiplied by the row's weight. A row whose gradient is not finite, or too long for float32, adds
+nothing. In exact arithmetic a row adds a vector of norm at most C times the row's weight. Norms are
+computed from the summed tensors themselves, with a margin for rounding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PRECISIONS: dict[Precision, torch.dtype | None] = {"float32": None, "bfloat16": 
 
 
 def clip_factors(norms: torch.Tensor, limit: float, clipping: Clipping) -> torch.Tensor:
-    """Returns the factors of examples' gradients, float64 [m]: at most limit / norm."""
+    """Returns factors for per-example gradients, float64 [m]: at most limit / norm."""
     if math.isinf(limit):
         return torch.ones_like(norms)
     limit *= 1 - MARGIN
@@ -38,19 +38,19 @@ def clip_factors(norms: torch.Tensor, limit: float, clipping: Clipping) -> torch
 
 
 def as_float32(factors: torch.Tensor) -> torch.Tensor:
-    """Returns factors in float32; 0 for tiny factors that rounding could increase noticeably."""
+    """Converts factors to float32; tiny factors that rounding could increase become 0."""
     rounded = factors.float()
     return torch.where(rounded < torch.finfo(torch.float32).tiny, 0.0, rounded)
 
 
 class ClippedSums:
-    """Adds each example's clipped gradient, of all trained parameters together, to a flat sum.
+    """Adds per-example gradients, clipped over all trained parameters together, to a flat sum.
 
-    The sum has `size` numbers: all trained parameters, in order.
+    The sum has `size` numbers, for all trained parameters in order.
 
     Args:
       max_grad_norm: the clipping norm C; infinite for no clipping.
-      clipping: "fixed" shortens gradients longer than C to length C. "automatic" divides each
+      clipping: "fixed" scales gradients longer than C down to length C. "automatic" divides each
         gradient by its norm plus 0.01 and multiplies it by C.
     """
 
@@ -79,13 +79,13 @@ class ClippedSums:
         labels: torch.Tensor,
         weights: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Adds the examples' clipped gradients to `total`, float32 [size].
+        """Adds clipped per-example gradients to `total`, float32 [size].
 
         Returns the norms of gradients before clipping, float64 [m]; not finite for rows that add
-        nothing. The norms come from private examples without noise: not for release.
+        nothing. The norms are private: they must not be released.
 
         Args:
-          inputs: [m, ...]; or [m, v, ...], where a row's gradient is the mean over its v views.
+          inputs: [m, ...]; or [m, v, ...], for a mean of a row's gradient over v views.
           labels: classes, int64 [m]; or [m, K], see `losses.row_losses`.
           weights: float32 [m], the factors of clipped gradients; None if all are 1.
         """
@@ -114,17 +114,17 @@ class ClippedSums:
 def lay_inputs(
     inputs: torch.Tensor, dimensions: int, precision: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Returns inputs in the network's form: views in sequence, in the fastest memory format.
+    """Returns inputs in the network's form: views adjacent, in the fastest memory format.
 
     `dimensions` is the number of dimensions of one view of a row.
     """
     flat = join_views(inputs, dimensions)
     if flat.ndim == 4 and (flat.device.type == "cpu" or precision is not None):
-        # channels_last is the fastest memory format for convolutions, and later layers keep it.
+        # channels_last is fastest for convolutions, and is preserved by later layers.
         return flat.contiguous(memory_format=torch.channels_last)
     return flat
 
 
 def join_views(inputs: torch.Tensor, dimensions: int) -> torch.Tensor:
-    """Returns the views of all rows in sequence; inputs without an axis of views stay."""
+    """Flattens rows and views to one axis; returns inputs without views unchanged."""
     return inputs.flatten(0, 1) if inputs.ndim == dimensions + 2 else inputs

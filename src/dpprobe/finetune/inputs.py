@@ -1,7 +1,7 @@
-"""The rows that a network trains on: stored activations, or images and their augmented views.
+"""The rows on which a network is trained: stored activations, or (augmented) images.
 
-A batch depends only on its own rows, so dividing a step into physical batches changes nothing.
-Public numbers (seed, step and row) determine the random views.
+A row's inputs do not depend on other rows, so dividing a step into physical batches changes
+nothing. Random views depend only on public numbers: seed, step and row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dpprobe.finetune.options import Augment
 
 Index = npt.NDArray[np.int64]
-DECODED_AT_ONCE = 256  # images that are read before they are decoded
+DECODED_AT_ONCE = 256  # the number of images read before decoding them
 _READ_ROWS = 1024
 
 
@@ -47,9 +47,9 @@ class Inputs:
       labels: int64 [rows], or uint8 [rows, num_classes] of 0 and 1.
       units: the unit of privacy of each row; None if each row is a unit.
       views: number of views per row and step; None without augmentation.
-      kept: bool [rows], False for rows that training and tests ignore: null rows, whose units are
-        sampled and counted in n; None if all rows are used.
-      slow: True if reading a batch takes so long that another thread should read ahead.
+      kept: bool [rows], False for null rows, which training and tests ignore, although their units
+        are sampled and counted in n; None if all rows are used.
+      slow: True if reading is so slow that another thread should read ahead.
     """
 
     views: int | None = None
@@ -86,7 +86,7 @@ class Inputs:
         return rows.reshape(len(index), *self.shape)
 
     def keep_rows(self, kept: npt.NDArray[np.bool_]) -> Self:
-        """Returns inputs that share all arrays; rows outside `kept` are ignored too."""
+        """Returns inputs that share all arrays, but also ignore rows outside `kept`."""
         other = copy.copy(self)
         other.kept = kept if self.kept is None else self.kept & kept
         return other
@@ -96,7 +96,7 @@ class Inputs:
 
 
 class ImageInputs(Inputs):
-    """Images or augmented views of images: uint8 [rows, C, H, W], in the backbone's input form."""
+    """Images, optionally augmented: uint8 [rows, C, H, W], as the backbone's inputs."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class ImageInputs(Inputs):
             )
 
     def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:
-        """Returns images [m, C, H, W]; with augmentation and a step views [m, views, C, H, W]."""
+        """Returns images [m, C, H, W], or views [m, views, C, H, W] if augmented in a step."""
         images = super().read_batch(index, step=step)
         if self._augment is None or step is None:
             return images
@@ -131,7 +131,7 @@ class ImageInputs(Inputs):
 def views_of(
     images: torch.Tensor, augment: Augment, *, key: int, step: int, rows: Index
 ) -> torch.Tensor:
-    """Returns views [m, views, C, H, W] of images [m, C, H, W], mirrored and shifted at random.
+    """Returns randomly mirrored and shifted views [m, views, C, H, W] of images [m, C, H, W].
 
     Random numbers depend only on `key`, the step and the row.
     """
@@ -153,7 +153,7 @@ def views_of(
     taken = torch.arange(len(rows), device=device).view(-1, 1, 1, 1)
     at_lines = torch.from_numpy(lines).to(device)[:, :, :, None]
     at_columns = torch.from_numpy(columns).to(device)[:, :, None, :]
-    # channels move last, because indexing needs the three indexed dimensions side by side
+    # channels move last, so that the three indexed dimensions are adjacent
     return images.movedim(1, -1)[taken, at_lines, at_columns].movedim(-1, 2).contiguous()
 
 
@@ -171,10 +171,10 @@ def cut_inputs(
     units: Units | None = None,
     device: str = "cpu",
 ) -> Inputs:
-    """Returns stored activations, or features, as inputs, float32 [rows, ...].
+    """Returns stored activations or features as inputs, float32 [rows, ...].
 
-    Activations that take more than `memory_mb` as float32 are read from disk for each batch. Raises
-    DataError if `shape` does not fit the store's rows, StoreError if a shard is damaged.
+    If they need more than `memory_mb` as float32, each batch is read from disk. Raises DataError if
+    `shape` does not match the stored rows, StoreError if a shard is damaged.
     """
     if math.prod(shape) != store.dimension:
         raise DataError(
@@ -193,7 +193,7 @@ def cut_inputs(
 
 
 class _StoredRows:
-    """Rows of a feature store, read from its shards for each batch."""
+    """Rows of a feature store; each batch is read from shards."""
 
     def __init__(self, store: FeatureStore) -> None:
         self._store = store
@@ -215,13 +215,13 @@ def image_inputs(
     units: Units | None = None,
     threads: int = 1,
 ) -> ImageInputs:
-    """Returns a split's images, train or test, as inputs, after the backbone's preprocessing.
+    """Returns a split's images, train or test, after the backbone's preprocessing, as inputs.
 
-    Images are decoded once and kept in memory. Images that need more than `memory_mb` are decoded
-    for each batch, and encoded images stored in the table stay in memory. Raises DataError, naming
+    Images are decoded once and kept in memory. If they need more than `memory_mb`, they are decoded
+    for each batch, and encoded images from the table are kept in memory. Raises DataError, naming
     the row, for an image that cannot be decoded or differs in size from the first image. Raises
-    ConfigError if the backbone does not take images as bytes, or `augment.pad` is too large.
-    Null examples have the first image's pixels, so the caller must not keep their rows.
+    ConfigError if the backbone does not take images as bytes, or `augment.pad` is too large. Null
+    examples get the first image's pixels, so the caller must exclude their rows.
     """
     decoder = _Decoding(Decoder(backbone, split, stand_in=table.read_first()), table, threads)
     shape = decoder.shape

@@ -1,4 +1,4 @@
-"""Layers that fine-tuning puts into a network: channel-wise affine maps and low-rank adapters."""
+"""Layers that fine-tuning inserts into a network: channel-wise affine maps and adapters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpprobe.privacy.entropy import SEEDED
 
 T = TypeVar("T")
 
-# Classes of other libraries' normalisations that do not inherit from torch's.
+# Other libraries' normalisation classes that do not inherit from torch's.
 _OTHER_NORMS = ("RMSNorm", "RmsNorm", "SimpleNorm")
 
 
@@ -31,7 +31,7 @@ class ChannelAffine(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         shape = (-1, 1, 1) if x.ndim == 4 else (-1,)
         scale, shift = self.scale.view(shape), self.shift.view(shape)
-        # Parameters stay float32 in any precision, because rounding would change the scale.
+        # Parameters are float32 in any precision, because rounding would change the scale.
         return torch.addcmul(shift, x, scale).to(x.dtype)
 
 
@@ -39,7 +39,7 @@ class LoraLinear(nn.Module):
     """A frozen linear layer W plus a low-rank adapter: y = W x + scale * b(a(x))."""
 
     def __init__(self, base: nn.Linear, a: torch.Tensor, *, alpha: float) -> None:
-        """Takes a's weights [rank, inputs]; b starts from zero, so that y = W x at first."""
+        """`a` are the weights [rank, inputs] of a; b starts at zero, so at first y = W x."""
         super().__init__()
         rank = len(a)
         self.base = base
@@ -60,8 +60,8 @@ def insert_lora(
 ) -> None:
     """Adds low-rank adapters to a network's linear layers: `targets`, or all layers in `blocks`.
 
-    The seed and the layer's name determine each layer's random factor a. Raises ConfigError if the
-    blocks have no linear layer, or no layer's name ends in a target.
+    The random weights of a depend on the seed and the layer's name. Raises ConfigError if the
+    blocks have no linear layer, or no layer's name ends with a target.
     """
     rank, targets = lora.rank, lora.targets
     linear = {path: one for path, one in model.named_modules() if isinstance(one, nn.Linear)}
@@ -92,7 +92,7 @@ def _ends_with(path: str, target: str) -> bool:
 
 
 def _last_parts(paths: Sequence[str] | dict[str, Any]) -> list[str]:
-    """Returns the last two parts of each name, without repeats, as suggestions for targets."""
+    """Returns the last parts of names, without repeats, as suggestions for targets."""
     short = [".".join(path.split(".")[-2:]) for path in paths]
     return list(dict.fromkeys(path for path in short if not path[0].isdigit()))[:8]
 
@@ -110,7 +110,7 @@ def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def check_reached(model: nn.Module, run: Callable[[], T], *, name: str) -> T:
-    """Returns a forward pass's result; raises ConfigError unless it calls each adapter."""
+    """Runs a forward pass; raises ConfigError unless it calls each adapter."""
     reached: set[int] = set()
     layers = [(path, one) for path, one in model.named_modules() if isinstance(one, LoraLinear)]
     hooks = [

@@ -7,10 +7,10 @@ from torch.nn import functional
 
 
 def row_losses(scores: torch.Tensor, labels: torch.Tensor, *, sigmoid: bool) -> torch.Tensor:
-    """Returns each row's loss, float32 [m]: the mean over its views if it has several.
+    """Returns each row's loss, float32 [m]: the mean over views if rows have several.
 
     Args:
-      scores: [m, K], or [m * v, K] with all views of a row in sequence.
+      scores: [m, K], or [m * v, K] with the v views of a row adjacent.
       labels: classes, int64 [m]; or numbers from 0 to 1 for each class, [m, K].
       sigmoid: True for a sum over classes of sigmoid cross-entropies.
     """

@@ -1,4 +1,4 @@
-"""The optimisers of networks: the heads' optimisers, one per parameter tensor."""
+"""Optimisers for networks: one instance of a head's optimiser per parameter tensor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _default_moments(options: adam.MomentOptions) -> dict[str, float]:
     return {"beta1": options.beta1, "beta2": options.beta2, "eps": options.eps}
 
 
-# Each optimiser has the default constants of the head of its name, without correction for noise.
+# Each has the default constants of the head with its name, without correction for noise.
 OPTIMISERS: Mapping[str, MakeOptimiser] = {
     "sgd": Sgd,
     "momentum": partial(momentum.Momentum, beta=momentum.Options().beta),

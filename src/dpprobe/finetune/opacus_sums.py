@@ -1,6 +1,6 @@
-"""`engine: opacus` of networks: gradients of rows, clipped sums and noise by Opacus.
+"""`engine: opacus` for networks: Opacus computes gradients, clipped sums and noisy means.
 
-`heads.opacus_engine` documents what is released, its sensitivity, its noise and its price.
+`heads.opacus_engine` documents releases, sensitivities, noise and privacy cost.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dpprobe.heads.opacus_engine import OpacusSteps
 if TYPE_CHECKING:
     from dpprobe.finetune.fine_tuned_network import FineTunedNetwork
 
-# Opacus keeps the gradients of all rows in a pass.
+# Opacus stores the gradients of all rows in a pass.
 _GRADIENT_BYTES = 2**30
 
 
 class _Cloned(nn.Module):
-    """A layer whose output the network may change in place, which torch forbids after a hook."""
+    """A layer whose output may be changed in place, which torch otherwise forbids after a hook."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -39,9 +39,9 @@ class _Cloned(nn.Module):
 
 
 class OpacusSums:
-    """Clipped sums of a network's gradients by Opacus, in a step of Opacus's optimiser.
+    """Computes clipped sums of a network's gradients with Opacus's optimiser.
 
-    Opacus's hooks are in a copy of the network's modules, which shares the parameters.
+    Opacus's hooks are added to a copy of the network's modules that shares the parameters.
 
     Raises ConfigError if Opacus has no gradients for a layer.
     """
@@ -86,7 +86,7 @@ class OpacusSums:
         labels: torch.Tensor,
         weights: torch.Tensor | None,
     ) -> None:
-        """Adds the examples' clipped gradients to Opacus's own sum; see `ClippedSums.add_rows`."""
+        """Adds clipped per-example gradients to Opacus's own sum; see `ClippedSums.add_rows`."""
         assert weights is None, "Opacus does not weigh clipped gradients"
         self._steps.add_rows(self._compute_losses(inputs, labels))
 
@@ -95,14 +95,14 @@ class OpacusSums:
         return torch.cat([one.flatten() for one in self._steps.release_mean(noise)])
 
     def form_gradients(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Returns the examples' gradients before clipping, float32 [m, size]."""
+        """Returns per-example gradients before clipping, float32 [m, size]."""
         self._steps.form_gradients(self._compute_losses(inputs, labels))
         gradients = torch.cat([one.flatten(1) for one in self._steps.grad_samples], 1)
         self._steps.zero_grad(set_to_none=True)
         return gradients
 
     def _compute_losses(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        # Opacus has wrong gradients of convolutions in another memory format.
+        # In other memory formats, Opacus computes wrong gradients of convolutions.
         flat = join_views(inputs, self._dimensions)
         scores = self._steps.model(flat.contiguous())
         return row_losses(scores, labels, sigmoid=self._sigmoid)

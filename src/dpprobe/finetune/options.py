@@ -1,14 +1,13 @@
-"""Options and release of `fine_tune`: noisy gradient steps on a part of a network and its head.
+"""Options and releases of `fine_tune`: noisy gradient steps on parts of a network and a head.
 
 Each step releases the sum of clipped gradients over a Poisson sample or all rows, plus Gaussian
-noise (Abadi et al. 2016, algorithm 1). An example's gradient, of all trained parameters together,
-is clipped to L2 norm `max_grad_norm`. With augmentation, an example's gradient is the mean over its
-views, before the clip (De et al. 2022, section 3.2). Whatever the network's weights, a row adds at
-most one clipped gradient and a null row adds nothing, so the sensitivity is `max_grad_norm`. A unit
-of privacy with several rows adds the mean of its examples' clipped gradients. The frozen part,
-initial weights, views and initial adapters are public. A `probe` is a head that is released first,
-for a share of the budget, as the network's start. This module imports no heavy library, because
-planning reads its options.
+noise (Abadi et al. 2016, algorithm 1). An example's gradient, over all trained parameters together,
+is clipped to L2 norm `max_grad_norm`. With augmentation, it is averaged over the example's views
+before clipping (De et al. 2022, section 3.2). At any weights, a row adds at most one clipped
+gradient and a null row adds nothing, so the sensitivity is `max_grad_norm`. A unit of privacy with
+several rows adds the mean of its examples' clipped gradients. The frozen part, initial weights,
+random views and initial adapters are public. A `probe` is a head that is released first, for a
+share of the budget, as the network's initial head. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ _PROBE_SCHEMA = {
     "required": ["head"],
     "description": "A private head on the stored features, with its options.",
 }
-# The most combinations of a search space that a study's check tries.
+# The largest number of combinations of a search space that are tried in a study's check.
 _MOST_CORNERS = 256
-# More units than any real dataset has, to compare the sampling rates and steps of trials.
+# More units than in any real dataset, to compare sampling rates and steps of trials.
 _MANY_UNITS = 10**12
 
 
@@ -74,7 +73,7 @@ class TuneLora(Block):
 
 
 def blocks_fault(blocks: int, shown: int, name: str) -> str | None:
-    """Explains why a network with `shown` blocks cannot train its last blocks; None if it can."""
+    """Explains why the last `blocks` of `shown` blocks cannot be trained; None if they can."""
     if not shown:
         return no_blocks(name)
     if 1 <= blocks <= shown:
@@ -95,7 +94,7 @@ _TUNE_FORMS: dict[str, type[Block]] = {"blocks": TuneBlocks, "lora": TuneLora}
 
 
 def _read_tune(value: Any) -> Any:
-    """Reads `tune` by the mapping's key, so that errors concern only the form in the study."""
+    """Chooses the form of `tune` by its key, so that errors are only about this form."""
     if isinstance(value, Mapping) and len(value) == 1:
         (key,) = value
         if key in _TUNE_FORMS:
@@ -306,7 +305,7 @@ class Options(GradientOptions):
             self._check_trial(values)
 
     def _check_trial(self, values: Mapping[str, Any]) -> None:
-        """Raises ValueError for values that are invalid, or change epsilon or what scores mean."""
+        """Raises ValueError if values are invalid, or change epsilon or the meaning of scores."""
         place = f"search.space: {spell_options(values)}"
         try:
             changed = self.make_trial(values)
@@ -385,12 +384,12 @@ class Options(GradientOptions):
 
     @property
     def cut(self) -> bool:
-        """True if training starts from stored activations or features, False if from images."""
+        """True if inputs are stored activations or features, False if they are images."""
         return self.augment is None and (self.tune == "head" or self.blocks is not None)
 
     @property
     def cut_blocks(self) -> int | None:
-        """The number of blocks trained from stored activations; None without stored activations."""
+        """The number of blocks applied to stored activations; None without stored activations."""
         return self.blocks if self.cut else None
 
     @property

@@ -1,8 +1,8 @@
-"""Starts the processes of `ranks` on this machine, and ends all of them if one fails.
+"""Starts the processes for `ranks` on this machine, and ends all of them if one fails.
 
-`torchrun` could start them too, but its errors are tracebacks. A job needs one line per error, the
-log lines of rank 0, and GPUs that other jobs leave free. The ranks meet in a private temporary
-folder and talk over the loopback device, so no port is open to other machines.
+`torchrun` could also start them, but reports errors as tracebacks. A job needs one line per error,
+the log lines of rank 0, and GPUs not used by other jobs. Ranks find each other in a private
+temporary folder and communicate over the loopback device, so no port is open to other machines.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Work = Callable[[Ranks], None]
 
 
 def run_ranks(work: Work, count: int, *, device: str, timeout: timedelta = TIMEOUT) -> None:
-    """Calls `work(ranks)` in `count` new processes; returns when all have ended well.
+    """Calls `work(ranks)` in `count` new processes; returns when all have succeeded.
 
-    If a rank fails, ends the others and raises its error; WorkerError if it was killed, or a rank
-    did not answer within `timeout`. Raises DeviceError if there are fewer GPUs than ranks. Log
-    lines of rank 0 go to this process's handlers.
+    If a rank fails, ends the others and raises its error, or WorkerError if it was killed or did
+    not answer within `timeout`. Raises DeviceError if there are fewer GPUs than ranks. Log lines of
+    rank 0 go to this process's handlers.
 
     Args:
       work: a picklable function.
@@ -67,7 +67,7 @@ def run_ranks(work: Work, count: int, *, device: str, timeout: timedelta = TIMEO
                     target=_run_rank, args=(work, sender, environment), kwargs=place
                 )
                 process.start()
-                sender.close()  # so that the end of the process ends the pipe
+                sender.close()  # so that the pipe closes when the process ends
                 processes.append(process)
                 receivers.append(receiver)
             _watch(processes, receivers)
@@ -81,7 +81,7 @@ def run_ranks(work: Work, count: int, *, device: str, timeout: timedelta = TIMEO
 
 
 def _watch(processes: list[SpawnProcess], receivers: list[Connection]) -> None:
-    """Handles the ranks' log lines until all have ended; raises the error of the first failure."""
+    """Handles log lines until all ranks have ended; raises the first failure's error."""
     errors: dict[int, BaseException] = {}
     ranks: dict[Any, int] = {receiver: rank for rank, receiver in enumerate(receivers)}
     while ranks:
@@ -89,7 +89,7 @@ def _watch(processes: list[SpawnProcess], receivers: list[Connection]) -> None:
         for receiver in wait([*ranks]):
             try:
                 sent = receiver.recv()
-            except (EOFError, OSError):  # the second if it was killed while it sent
+            except (EOFError, OSError):  # OSError if it was killed while sending
                 sent = None
             if sent is None:
                 rank = ranks.pop(receiver)
@@ -117,7 +117,7 @@ def _run_rank(
     work: Work, sender: Connection, environment: Mapping[str, str], *, rank: int, **place: Any
 ) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C too, and ends the ranks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets Ctrl-C, and ends the ranks
     os.environ.update(environment)
     logging.captureWarnings(True)
     root, ours = logging.getLogger(), logging.getLogger("dpprobe")
@@ -129,7 +129,7 @@ def _run_rank(
         with join_ranks(rank=rank, **place) as ranks:
             work(ranks)
     except Exception as error:
-        error.add_note(traceback.format_exc())  # which would be lost on the way
+        error.add_note(traceback.format_exc())  # pickle would lose it
         sender.send([*_list_chain(error)])
         sys.exit(1)
 
@@ -149,7 +149,7 @@ class _Sender(QueueHandler):
 
 
 def _list_chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error and its causes, which pickle leaves out, and by which jobs are retried."""
+    """Yields an error and its causes, which pickle drops but retries of jobs depend on."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

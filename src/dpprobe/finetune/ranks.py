@@ -1,14 +1,13 @@
-"""Several processes that train one network together: the ranks of `torch.distributed`.
+"""Trains one network in several processes, the ranks of `torch.distributed`.
 
-The number of ranks changes only rounding. In particular, the plan never depends on it:
+The number of ranks affects only rounding. In particular, the plan does not depend on it:
 
-- Released: per step, the sum of the whole Poisson batch's clipped gradients, plus noise. All ranks
-  draw the same batch from the fit's seed, compare it, and take disjoint shares by position.
-- Sensitivity: `max_grad_norm`, because each row is in one share and so adds one clipped gradient.
-- Noise: of the plan's deviation, drawn once, by rank 0, after it has added up all sums. Rank 0
-  sends the noisy sum to the other ranks, which have no noise at all. So no other process ever holds
-  a stream of secret noise, and no rank can add noise a second time.
-- Price: the plan's, for the number of steps.
+- Released: per step, the sum of clipped gradients over the whole Poisson batch, plus noise. All
+  ranks draw the same batch from the fit's seed, compare it, and take disjoint shares.
+- Sensitivity: `max_grad_norm`, because each row is in one share and adds one clipped gradient.
+- Noise: drawn once, by rank 0, after it has added up all sums. Rank 0 sends the noisy sum to the
+  other ranks. So no other process has a stream of secret noise, and noise cannot be added twice.
+- Privacy cost: the plan's.
 
 Sums without noise pass between ranks, so all ranks must be as trusted as the private images.
 """
@@ -33,16 +32,15 @@ from dpprobe.privacy.sampling import RowIndices
 
 T = TypeVar("T")
 
-# The longest wait for other ranks: rank 0 alone fits probes and measures learning curves.
+# The longest wait: others wait while rank 0 fits probes and measures learning curves.
 TIMEOUT = timedelta(minutes=30)
-# Seconds that a rank waits before it reports lost contact, so that the failure of the rank that
-# ended ends the job first.
+# Seconds before a rank reports lost contact, so that another rank's failure is reported first.
 PATIENCE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """This process's place among the processes that train a network; rank 0 leads."""
+    """This process's rank among the processes that train a network; rank 0 leads."""
 
     rank: int = 0
     count: int = 1
@@ -50,7 +48,7 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """True for the only rank that draws noise, writes checkpoints and publishes."""
+        """True for rank 0, the only rank that draws noise, writes checkpoints and publishes."""
         return self.rank == 0
 
     def share_of(self, rows: RowIndices) -> RowIndices:
@@ -58,22 +56,22 @@ class Ranks:
         return np.array_split(rows, self.count)[self.rank]
 
     def add_up(self, total: torch.Tensor) -> None:
-        """Adds all ranks' totals on rank 0, in place; other ranks' totals become undefined."""
+        """Adds all ranks' totals to rank 0's, in place; other ranks' totals become undefined."""
         self._talk(distributed.reduce, total, dst=0)
 
     def send_from_leader(self, tensor: torch.Tensor) -> None:
-        """Overwrites a tensor by rank 0's."""
+        """Overwrites a tensor on all ranks with rank 0's tensor."""
         self._talk(distributed.broadcast, tensor, src=0)
 
     def compute_once(self, compute: Callable[[], T]) -> T:
-        """Returns what rank 0 computes, for example a private release; others do not compute."""
+        """Returns a result (such as a private release) that only rank 0 computes."""
         values: list[Any] = [compute() if self.leads else None]
         self._talk(distributed.broadcast_object_list, values, src=0)
         result: T = values[0]
         return result
 
     def require_equal(self, what: str, tensors: Iterable[torch.Tensor]) -> None:
-        """Raises PrivacyError on all ranks unless their tensors have equal bits."""
+        """Raises PrivacyError on all ranks unless their tensors are bit-identical."""
         if self.count == 1:
             return
         digest = hashlib.sha256()
@@ -116,8 +114,8 @@ def join_ranks(
 ) -> Iterator[Ranks]:
     """Joins the ranks of a job: over NCCL on GPUs, over gloo on CPUs.
 
-    By default rank and number come from the variables that `torchrun` sets; `place` is another
-    `init_method` of `torch.distributed`, which needs `rank` and `count`.
+    By default, `torchrun`'s environment variables give rank and count. `place` is another
+    `init_method` of `torch.distributed`, for which `rank` and `count` are required.
     """
     distributed.init_process_group(
         "nccl" if is_gpu(device) else "gloo",

@@ -1,8 +1,8 @@
-"""Copies a network into layers whose gradients can be computed row by row.
+"""Copies a network, replacing layers so that gradients can be computed per row.
 
 A batch norm with running statistics becomes a fixed affine map per channel, with the statistics as
 public constants. A batch norm without running statistics mixes rows and is refused. Multi-head
-attention, and projections that keep their weights outside layers, become linear layers.
+attention, and projections whose weights are not in layers, become linear layers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpprobe.finetune.lora import ChannelAffine, replace_module
 
 
 class SelfAttention(nn.Module):
-    """torch's multi-head attention of a sequence to itself, written with separate linear layers."""
+    """torch's multi-head self-attention, rewritten with separate linear layers."""
 
     def __init__(self, attention: nn.MultiheadAttention) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class SelfAttention(nn.Module):
 
 
 class Projected(nn.Module):
-    """An image tower of open_clip whose last projection is a linear layer."""
+    """An image tower of open_clip with the last projection as a linear layer."""
 
     def __init__(self, tower: nn.Module, weight: nn.Parameter) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
         parameter.requires_grad_(path in graph.learned and parameter.is_floating_point())
     for module in model.modules():
         _drop_taps(module)
-        # After a layer overwrites its input in place, the input's gradient is no longer available.
+        # If a layer overwrote its input in place, the input's gradient would not be available.
         if getattr(module, "inplace", False) is True:
             module.inplace = False  # type: ignore[assignment]
     made: dict[int, nn.Module | None] = {}  # one layer may have several names
@@ -109,7 +109,7 @@ def standard_form(graph: nn.Module, *, name: str) -> nn.Module:
 
 
 def _drop_taps(module: nn.Module) -> None:
-    """Removes the backbone's hooks, because the copy's hooks would write into the backbone."""
+    """Removes hooks copied from the backbone, because they would write into the backbone."""
     for hooks in (module._forward_hooks, module._forward_pre_hooks):
         for key, hook in list(hooks.items()):
             if getattr(hook, "__module__", None) == network_forward.__name__:
@@ -117,7 +117,7 @@ def _drop_taps(module: nn.Module) -> None:
 
 
 def _change_module(module: nn.Module, path: str, name: str) -> nn.Module | None:
-    """Returns the replacement of a module; None if it stays unchanged."""
+    """Returns the replacement of a module; None to keep the module."""
     kind = type(module).__name__
     if isinstance(module, nn.modules.batchnorm._BatchNorm) or kind.startswith("FrozenBatchNorm"):
         return _fold_norm(module, path, name)
@@ -152,7 +152,7 @@ def _fold_norm(norm: Any, path: str, name: str) -> nn.Module:
 
 
 def _with_activation(norm: nn.Module, before: nn.Module) -> nn.Module:
-    """Returns `norm`, followed by the dropout and activation of timm's fused layer `before`."""
+    """Returns `norm`, followed by dropout and activation if `before`, a timm layer, has them."""
     parts: OrderedDict[str, nn.Module] = OrderedDict(norm=norm)
     for part in ("drop", "act"):
         layer = getattr(before, part, None)
@@ -162,7 +162,7 @@ def _with_activation(norm: nn.Module, before: nn.Module) -> nn.Module:
 
 
 def _replace_attention(model: nn.Module, name: str) -> None:
-    """Replaces torch's multi-head attention in blocks, where a sequence attends to itself."""
+    """Replaces torch's multi-head attention in blocks, where it is self-attention."""
     attentions = {
         path: one for path, one in model.named_modules() if type(one) is nn.MultiheadAttention
     }

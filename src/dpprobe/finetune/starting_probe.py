@@ -1,8 +1,8 @@
-"""The probe: a private head on stored features, released first, from which the network starts.
+"""The probe: a private head on stored features, released first, as a network's initial head.
 
 The plan of the whole fit lists the probe's mechanisms as "probe <name>", with the probe's share of
 the budget. The released head is public, so starting from it is post-processing. The probe has a
-separate seed, because with the network's seed two releases would have equal noise.
+separate seed, because with the network's seed two releases would have the same noise.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ PREFIX = "probe "
 def fit_probe(
     options: Options, features: TrainingSet, releases: Releases, seed: int
 ) -> tuple[npt.NDArray[np.float32], Transform]:
-    """Releases the probe's head, and counts the head's releases in the plan of the complete fit.
+    """Releases the probe's head, and counts its releases in the plan of the whole fit.
 
-    Returns weights float32 [classes, d + 1], and the normalisation of feature rows. Raises
-    PrivacyError if the plan is not for the probe and rows, or the probe was already released.
+    Returns weights, float32 [classes, d + 1], and the normalisation of feature rows. Raises
+    PrivacyError if the plan does not match the probe and rows, or the probe was already released.
 
     Args:
       features: features of the network's training rows, with the network's units of privacy.
@@ -50,10 +50,10 @@ def fit_probe(
 
 
 def probe_plan(plan: Plan) -> Plan:
-    """Returns the part of a plan that trains the probe, without the prefix of mechanism names.
+    """Returns the probe's part of a plan, with the prefix removed from mechanism names.
 
-    The returned plan keeps the epsilon of the whole plan, although the probe alone costs less.
-    Raises PrivacyError if the plan has no mechanism for a probe.
+    The returned plan has the epsilon of the whole plan, although the probe alone costs less. Raises
+    PrivacyError if the plan has no mechanism for a probe.
     """
     mechanisms = tuple(
         replace(item, name=item.name.removeprefix(PREFIX))

@@ -1,8 +1,8 @@
-"""The steps of a network's DP training, and the state that checkpoints store.
+"""The steps of DP training of a network, and the state for checkpoints.
 
 The sampling rate and the divisor come from the plan, never from the data. Optimisers and iterate
 averages only post-process noisy sums. Trained networks are only for benchmarks, because sums and
-noise are float32: see `engine_limits` in `options`.
+noise are float32 (see `engine_limits` in `options`).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Training:
             self._add_batch(rows, batch)
             advance(len(rows) * self._ranks.count)
         self._ranks.add_up(self._total)
-        if self._noise is not None:  # on rank 0 alone
+        if self._noise is not None:  # only on rank 0
             noise = self._noise.draw_steps(1, self._deviation)[0, 0].to(self._device)
             if self._opacus is None:
                 self._total.add_(noise).div_(self._divisor)
@@ -135,7 +135,7 @@ class Training:
             average.lerp_(self._parameters[name], float(self._mixing[self.taken]))
 
     def _drawn_rows(self) -> RowIndices:
-        """Samples the next step's units; returns the units' rows, without ignored rows."""
+        """Samples units for the next step; returns their rows, without ignored rows."""
         inputs = self._inputs
         if self._mechanism.sample_rate == 1:
             rows = np.arange(inputs.rows)
@@ -179,7 +179,7 @@ class Training:
         return labels.to(torch.float32)
 
     def copy_result(self) -> Tensors:
-        """Returns copies of the parameters that would be released if training stopped now."""
+        """Returns copies of the parameters that training would return now."""
         result = {name: one.clone() for name, one in (self._average or self._parameters).items()}
         if shifts := self._options.bias_shifts():
             result["head.bias"] += torch.tensor(shifts, device=self._device)
@@ -187,7 +187,7 @@ class Training:
 
     @torch.no_grad()
     def put_parameters(self, parameters: Mapping[str, torch.Tensor]) -> Tensors:
-        """Puts parameters into the network; returns copies of the replaced parameters."""
+        """Sets parameters of the network; returns copies of the replaced values."""
         before = {name: one.clone() for name, one in self._parameters.items()}
         for name, one in self._parameters.items():
             one.copy_(parameters[name])
@@ -205,7 +205,7 @@ class Training:
         return total / len(rows)
 
     def check_ranks(self) -> None:
-        """Raises PrivacyError unless all ranks have equal parameters after equally many steps."""
+        """Raises PrivacyError unless all ranks have the same parameters and number of steps."""
         taken = torch.tensor([self.taken])
         self._ranks.require_equal("the weights", [taken, *self._parameters.values()])
 
@@ -214,7 +214,7 @@ class Training:
         return all(bool(one.isfinite().all()) for one in self._parameters.values())
 
     def collect_state(self, values: Mapping[str, Any]) -> State:
-        """Returns `values` and all state that the next steps depend on; tensors are not copied.
+        """Returns the state on which next steps depend, with `values`; does not copy tensors.
 
         Only rank 0 has the whole state, because only rank 0 draws noise.
         """
@@ -233,7 +233,7 @@ class Training:
         return State(tensors=tensors, values={**values, **ours})
 
     def restore_state(self, state: State) -> None:
-        """Continues from the `state` of a training with an equal fingerprint.
+        """Continues from a `state` of training with the same fingerprint.
 
         Raises PrivacyError if the state has more steps than the plan.
         """
@@ -257,9 +257,9 @@ class Training:
 
 
 def rows_at_once(network: FineTunedNetwork, physical_batch: int, views: int) -> int:
-    """Returns how many rows pass through a network at once: `physical_batch` divided by views.
+    """Returns how many rows to pass through a network at once: `physical_batch` over views.
 
-    On a CPU, batches of images are no larger than in feature extraction, because memory slows them.
+    On a CPU, batches of images are no larger than in extraction, as memory limits the speed.
     """
     most = physical_batch // views
     on_cpu = next(iter(network.trained.values())).device.type == "cpu"
@@ -285,7 +285,7 @@ def network_scores(
 
 
 def row_weights(options: Options, inputs: Inputs) -> torch.Tensor | None:
-    """Returns the weights of examples' clipped gradients, float32 [rows]; None if all are 1.
+    """Returns weights for clipped per-example gradients, float32 [rows]; None if all are 1.
 
     A unit's row weights sum to at most 1, and a class's weight is at most 1: see `heads.balance`.
     """

@@ -1,7 +1,7 @@
 """Traces the modules around a network's blocks, without tracing into the blocks.
 
 A network's code may depend on sizes, such as the number of patches. Tracing runs the network on two
-batches, and treats equal sizes as constants. No network's code may depend on a tensor's values.
+batches, and treats equal values as constants. Code must not depend on tensor values.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Outputs = list[dict[int, list[Any]]]
 
 
 class _Tracer(fx.Tracer):
-    """Traces only into the modules that contain blocks."""
+    """Traces only the modules that contain blocks."""
 
     def __init__(
         self, model: nn.Module, around: set[int], batches: list[torch.Tensor], outputs: Outputs
     ) -> None:
         super().__init__()
         self._around, self._batches, self._outputs = around, batches, outputs
-        # The modules are listed before tracing, because tracing replaces attributes of modules.
+        # Listed before tracing, because tracing replaces attributes of modules.
         self._modules = dict(model.named_modules(remove_duplicate=False))
         self._constants: dict[str, torch.Tensor] = {
             **dict(model.named_parameters(remove_duplicate=False)),
@@ -34,7 +34,7 @@ class _Tracer(fx.Tracer):
         return id(m) not in self._around
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """Returns a condition's value if both batches agree, so that it depends only on sizes."""
+        """Returns a condition's value if both batches agree, as then it depends only on sizes."""
         answers = [self._find_value(obj.node, batch, {}) for batch in range(len(self._batches))]
         if answers[0] is answers[1] and isinstance(answers[0], bool):
             return answers[0]
@@ -73,7 +73,7 @@ def trace_graph(
     """
     ids = {id(block) for block in blocks}
     around = {id(one) for one in model.modules() if any(id(m) in ids for m in one.modules())} - ids
-    # Arguments besides the images, such as a mask, get their defaults.
+    # Arguments other than the images, such as a mask, get their defaults.
     given = {
         name: one.default
         for name, one in inspect.signature(model.forward).parameters.items()

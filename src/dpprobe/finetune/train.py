@@ -1,8 +1,8 @@
-"""DP training of a network's own parameters by the plan's noisy gradient steps.
+"""Trains a network's own parameters with DP, by the noisy gradient steps of a plan.
 
 `options` defines the releases and their sensitivities, and `gradients` computes clipped sums.
-`steps` makes the gradient steps; `privacy.releases` draws the noise and counts releases. A killed
-training continues from its checkpoint, and its result has the bits of an uninterrupted training.
+`steps` makes the gradient steps; `privacy.releases` draws the noise and counts releases. If
+training is killed, it resumes from its checkpoint, with bit-identical results.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# Each record of the history has the mean loss of at most this many first rows.
+# Each record of the history has the mean loss over the first rows, at most this many.
 LOSS_ROWS = 256
 
 Record = Callable[[int, "FineTunedNetwork"], Mapping[str, float]]
@@ -47,10 +47,10 @@ class Trained:
     """A network's trained parameters.
 
     Attributes:
-      state: parameters by name, on the CPU; after iterate averaging, without the priors of classes.
+      state: parameters by name, on the CPU, after iterate averaging and subtraction of log priors.
       history: for each recorded step, step, epoch, train_loss (not private) and the values that
         `record` returns; empty without `record`.
-      seconds: the time of training, including time before a restart.
+      seconds: training time, including time before a restart.
     """
 
     state: dict[str, torch.Tensor]
@@ -72,28 +72,27 @@ def train_network(
     label: str = "fine_tune",
     ranks: Ranks = ALONE,
 ) -> Trained:
-    """Runs the plan's gradient steps on a network, which changes its parameters.
+    """Runs the plan's gradient steps, which change the network's parameters.
 
-    A step uses a Poisson sample of the units, or all units, adds the examples' clipped gradients
-    and noise, and divides by the expected batch size. A step with an empty batch also adds noise.
+    A step samples units (Poisson) or uses all, adds clipped per-example gradients and noise, and
+    divides by the expected batch size. A step with an empty batch also adds noise.
 
-    Raises PrivacyError if the plan is not for these options and rows, or too many steps were taken.
-    Also raises PrivacyError if a public file was not compared with the private examples. Raises
-    ConfigError if training diverged.
+    Raises PrivacyError if the plan does not match these options and rows, if too many steps were
+    taken, or if a public file was not compared with the private examples. Raises ConfigError if
+    training diverged.
 
     Args:
       network: the initial network, whose trained parameters are changed.
       inputs: the private examples, with the plan's number of units.
-      releases: one seed's releases, with the mechanism `gradients` for the steps. The caller calls
+      releases: one seed's releases, with the mechanism `gradients`. The caller must call
         `check_counts` after training.
-      checkpoint: the checkpoints that the training writes, and continues from.
-      physical_batch: rows times their views in one pass through the network; affects only rounding.
+      checkpoint: the checkpoints to write and to resume from.
+      physical_batch: rows times views per pass through the network; affects only rounding.
       public: the public files that were compared with the private examples.
       record: called with (step, network) at the start, about twenty times in between, and at the
-        end. At a call, the network has the parameters that training would return at that step.
-      ranks: the processes that call this function together, with equal arguments. Only rank 0
-        writes checkpoints and calls `record`. Averages of iterates, and so results, are equal on
-        all ranks.
+        end. During a call, the network has the parameters that training would return now.
+      ranks: the processes that call this function together, with the same arguments. Only rank 0
+        writes checkpoints and calls `record`. Results are the same on all ranks.
     """
     public.require_files(options)
     _check_engine(options, ranks)
@@ -119,7 +118,7 @@ def train_network(
         )
         run.start_run(checkpoint, label)
         expected = (mechanism.count - training.taken) * mechanism.sample_rate * inputs.rows
-        # Progress counts rows, because a single step may take long.
+        # Progress is counted in rows, because a single step may take long.
         with Progress(round(expected), label=f"{label}: train", unit="rows") as progress:
             run.finish_run(checkpoint, progress)
         state = training.copy_result()
@@ -217,7 +216,7 @@ class _Run:
         self._warn_of_loss()
 
     def _warn_of_loss(self) -> None:
-        """Warns if training raised the loss, where a history of it is recorded."""
+        """Warns if training increased the loss; does nothing if no loss was recorded."""
         losses = [each["train_loss"] for each in self.history if "train_loss" in each]
         if losses and losses[-1] > losses[0]:
             logger.warning(
@@ -241,7 +240,7 @@ class _Run:
             "epoch": training.taken * self.mechanism.sample_rate,
             **{name: float(value) for name, value in further.items()},
         }
-        if len(self.loss_rows):  # else all rows are null
+        if len(self.loss_rows):  # otherwise all rows are null
             values["train_loss"] = training.mean_loss(self.loss_rows)
         training.put_parameters(before)
         self.history.append(values)

@@ -1,4 +1,4 @@
-"""A checked copy of a backbone's network, and the parameters of the copy that a method trains."""
+"""Makes a checked copy of a backbone's network, and lists the parameters to train."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def example_images(backbone: Backbone, graph: Graph) -> torch.Tensor:
 
 
 def frozen_model(backbone: Backbone) -> nn.Module:
-    """Returns a frozen copy of the backbone's network, from which trained networks are built."""
+    """Returns a frozen copy of the backbone's network, from which networks to train are built."""
     return standard_form(network_graph(backbone), name=network_name(backbone)).requires_grad_(False)
 
 
@@ -79,7 +79,7 @@ class Prepared:
 
     model: nn.Module  # the network, with adapters if `tune` is lora
     suffix: nn.Module  # the part after the cut; the whole network if nothing is cut
-    trained: list[str]  # names of the trained parameters, equal in `model` and `suffix`
+    trained: list[str]  # names of the trained parameters, in `model` and in `suffix`
     image: tuple[int, ...]
     cut: tuple[int, ...]  # shape of an activation at the cut
     width: int
@@ -131,7 +131,7 @@ def _try_run(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
 
 
 def _name_trained(model: nn.Module, options: Options, learned: set[str]) -> list[str]:
-    """Returns the names of the trained parameters besides the head, in the model's order."""
+    """Returns the names of trained parameters, without the head's, in the model's order."""
     tune = options.tune
     if tune == "head":
         chosen = set()

@@ -1,14 +1,14 @@
-"""An unpriced search over options by Optuna's TPE, as in the representation-law paper.
+"""Searches over options by Optuna's TPE, as in the representation-law paper, without privacy.
 
 **Not private.** Trials are scored on private examples without noise, so no epsilon covers the
 choice. The record of a search has the warning `NOT_PRICED`.
 
-**Deterministic.** A trial's options depend only on the seed, the trial's number and earlier scores.
-Each trial fits a new tree-structured Parzen estimator to earlier scores (Bergstra et al. 2011). So
-a killed search continues from its log, with equal results. A longer search reuses a shorter
-search's log.
+**Deterministic.** The options of a trial depend only on the seed, the trial's number and earlier
+scores. Each trial fits a new tree-structured Parzen estimator to earlier scores (Bergstra et al.
+2011). So a killed search resumes from its log, with the same results, and a longer search reuses
+the log.
 
-**Diverged trials** score below all others, so that the search avoids values near them.
+**Diverged trials** score below all others, so that the search avoids similar options.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ NOT_PRICED = (
     "Chosen on private rows, without any epsilon for the choice. Do not release these trials, nor "
     "a network that was trained with their best options."
 )
-# The number of random trials before trials learn from earlier scores.
+# The number of random trials before the search uses earlier scores.
 _RANDOM_TRIALS = 10
 
 
 class Trial(RecordPart):
     """One trial of a search, numbered from 0.
 
-    `score` is the metric on held-out rows, larger is better; None if training diverged.
+    `score` is the metric on held-out rows (larger is better); None if training diverged.
     """
 
     number: int
@@ -54,7 +54,7 @@ class Trial(RecordPart):
 
 
 class SearchLog(Record):
-    """The finished trials of a search, saved after each trial; not private."""
+    """The log of a search's finished trials, saved after each trial; not private."""
 
     format: Literal["dpprobe-search-log"] = "dpprobe-search-log"
     format_version: Literal[1] = 1
@@ -73,15 +73,15 @@ def run_trials(
     seed: int,
     identity: Mapping[str, Any] | None = None,
 ) -> tuple[Trial, ...]:
-    """Runs the trials that the log lacks; returns all trials, in order.
+    """Runs the trials that are not in the log yet; returns all trials, in order.
 
-    Raises ConfigError if values of the search space conflict, StoreError if the search is running.
+    Raises ConfigError if values in the space conflict, StoreError if the search is running.
 
     Args:
-      objective: takes a trial's options and number, trains, and returns the held-out score; a score
-        that is not finite means that training diverged.
+      objective: trains with a trial's options and number, and returns the held-out score, which is
+        not finite if training diverged.
       log: the file of finished trials. The log of another search is replaced.
-      identity: other inputs of a trial's score, such as data and plan; JSON-compatible.
+      identity: other inputs that affect scores, such as data and plan; JSON-compatible.
     """
     search = options.search
     assert search is not None
@@ -107,7 +107,7 @@ def run_trials(
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
-    """Returns the (first) trial with the largest score; raises ConfigError if all diverged."""
+    """Returns the first trial with the largest score; raises ConfigError if all diverged."""
     scored = [trial for trial in trials if trial.score is not None]
     if not scored:
         raise ConfigError(
@@ -168,7 +168,7 @@ def _trial_options(options: Options, values: Mapping[str, Any]) -> Options:
 def suggest_values(search: Search, trials: Sequence[Trial], seed: int) -> dict[str, Any]:
     """Returns the next trial's values, which depend only on the arguments.
 
-    If all options have lists of values, no combination repeats before all have been tried.
+    If all options have lists of values, no combination repeats before all are tried.
     """
     import optuna  # late, because planning reads options without Optuna
 

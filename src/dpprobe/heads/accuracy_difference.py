@@ -1,13 +1,13 @@
-"""Sums over the units how much more accurate a second head is than a first head.
+"""Sums, over units, how much more accurate a second head is than a first head.
 
-A row's difference is its share of labels that the second head has right, minus the share that the
-first head has right: with one label, 1 if only the second head is right, -1 if only the first is. A
-unit's difference is the mean of its rows' differences. A unit adds a number in [-1, 1] and null
-rows add 0, so the sum has sensitivity 1. Both heads may be any earlier releases, because
-composition is adaptive. The sum is a whole number of steps of a public grid. Differences are
-rounded towards zero, which never lengthens them.
+A row's difference is the share of the row's labels that the second head predicts correctly, minus
+the share for the first head. With one label, it is 1 if only the second head is right, and -1 if
+only the first head is right. A unit's difference is the mean of its rows' differences. A unit adds
+a number in [-1, 1], and null rows add 0, so the sum has sensitivity 1. Both heads may be earlier
+releases, because composition is adaptive. The sum is a whole number of steps of a public grid.
+Differences are rounded towards zero, so no absolute value grows.
 
-`release.comparison` compares two releases on test units by these differences, `heads.student` a
+`release.comparison` compares two releases on test units with this sum; `heads.student` compares a
 student and its teacher on training units.
 """
 
@@ -27,8 +27,9 @@ def weigh_differences(first: Floats, second: Floats, weights: Floats) -> Floats:
     """Returns the rows' weighted differences, [rows]; null rows add 0.
 
     Args:
-      first, second: [rows], each head's share of right labels of a row; NaN in null rows.
-      weights: [rows], at least 0, of sum at most 1 over a unit's rows.
+      first, second: [rows], the share of each row's labels that the head predicts correctly; NaN in
+        null rows.
+      weights: [rows], non-negative, with a sum of at most 1 over a unit's rows.
 
     Raises PrivacyError for shares outside [0, 1].
 
@@ -52,9 +53,9 @@ def weigh_differences(first: Floats, second: Floats, weights: Floats) -> Floats:
 
 
 def sum_differences(first: Floats, second: Floats, weights: Floats, n: int) -> GridSum:
-    """Sums the rows' weighted differences over n units, [1, 1]: sensitivity 1.
+    """Sums the rows' weighted differences over n units, with sensitivity 1; returns shape [1, 1].
 
-    Arguments and errors are those of `weigh_differences`.
+    For arguments and errors see `weigh_differences`.
     """
     each = weigh_differences(first, second, weights)
     grid = Grid.make_grid(1.0, n, whole=True)

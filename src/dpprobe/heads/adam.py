@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-# The learning rate times sqrt(d T), and its largest value times sqrt(T), for T steps.
+# The default rate times sqrt(d T), and the largest rate times sqrt(T), for T steps.
 _LENGTH, _LOGIT_NOISE = 19.0, 1.0
 
 
@@ -69,12 +69,12 @@ class Options(MomentOptions):
 
 
 class Adam(Optimiser):
-    """Kingma and Ba 2015, algorithm 1: debiased mean, divided by the root of debiased mean square.
+    """Adam (Kingma and Ba 2015, algorithm 1), with the mean square corrected for noise.
 
     The noise's variance is subtracted from Adam's mean square (Tang et al. 2024, algorithm 1).
 
     Args:
-      noise: standard deviation of the noise on each number of a gradient; 0 for plain Adam.
+      noise: the standard deviation of the noise on each entry of a gradient; 0 for plain Adam.
       floor: a lower bound on the mean square, as a fraction of the noise's variance.
     """
 
@@ -107,7 +107,7 @@ class Adam(Optimiser):
 
 
 def moment_constants(options: MomentOptions, releases: Releases) -> dict[str, float]:
-    """Returns `Adam`'s arguments: options, and the noise that it corrects the mean square for."""
+    """Returns the arguments of `Adam`: options, and the noise to subtract from the mean square."""
     floor = options.noise_correction
     return {
         "beta1": options.beta1,
@@ -119,7 +119,7 @@ def moment_constants(options: MomentOptions, releases: Releases) -> dict[str, fl
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    from dpprobe.heads import gradient_steps  # imports torch, which planning goes without
+    from dpprobe.heads import gradient_steps  # imports torch, which planning does not need
 
     optimiser = partial(Adam, **moment_constants(options, releases))
     return gradient_steps.take_gradient_steps(options, rows, releases, optimiser, record=record)

@@ -1,13 +1,13 @@
 """`head: auto`: a head and its options, chosen by `auto_rule` from public facts of the data.
 
-`auto` makes the releases of the chosen head, at an equal privacy cost. With `balanced`, class
-counts are also released. The choice is a function of public facts, so choosing costs nothing. The
+`auto` makes the releases of the chosen head, at the same privacy cost. With `balanced`, class
+counts are also released. The choice depends only on public facts, so choosing costs no privacy. The
 facts are n, dimension, classes, labels per example, epsilon, delta, unit of privacy, and the metric
-if a person named it. A metric that dpprobe derives from labels decides nothing. The rule of `auto`
+if the user set it. A metric that dpprobe derives from labels has no influence. The rule of `auto`
 was fixed on public features; every record and statement names its version.
 
 The dimension is known only after extraction, so jobs that read features first resolve the options
-of `auto`. Resolving sets `rule` and `chosen`; all other properties come from the chosen head.
+of `auto`. Resolving sets `rule` and `chosen`; other properties are delegated to the head.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Options(MethodOptions):
     public: PublicRows = None
     public_head: PublicHeadFile = None
     student_share: StudentShare = None
-    # The rule writes the three fields below; the schema of a study leaves them out.
+    # The rule sets the three fields below; a study's schema does not contain them.
     normalize: SkipJsonSchema[Normalize] = NoNormalisation()
     rule: SkipJsonSchema[int | None] = None
     chosen: SkipJsonSchema[AnyMethod | None] = None
@@ -83,7 +83,7 @@ class Options(MethodOptions):
         return self
 
     def resolve_choice(self, facts: DataFacts, *, exact: bool = False) -> Self:
-        """Returns the current rule's choice; raises ConfigError if options name another rule."""
+        """Applies the current rule; raises ConfigError if the options name another rule."""
         if self.chosen is not None:
             return self
         if self.rule not in (None, RULE):
@@ -115,7 +115,7 @@ class Options(MethodOptions):
         return {name: getattr(self, name) for name in self.paths}
 
     def public_files(self) -> dict[str, str]:
-        """Returns each file once, although the chosen head names it too."""
+        """Returns each file once, although the chosen head also lists it."""
         return {name: path for name, path in self._public_options.items() if path is not None}
 
     def identity_options(self) -> dict[str, Any]:
@@ -196,6 +196,6 @@ def describe_choice(method: MethodOptions, facts: DataFacts) -> dict[str, Any] |
 
 
 def asked_options(method: MethodOptions) -> dict[str, Any]:
-    """Returns a study's options with the rule of `auto`; a changed value makes a job run again."""
+    """Returns a study's options with the version of the rule, so that a new rule reruns jobs."""
     rule = {"rule": RULE} if method.is_undecided else {}
     return {**method.model_dump(mode="json"), **rule}

@@ -1,28 +1,28 @@
-"""The rule of `head: auto`: the options of a head from public facts, by a table fixed beforehand.
+"""The rule of `head: auto`: chooses a head's options from public facts, by a fixed table.
 
-The rule of `head: auto` reads no data. Raise the version `RULE` if the choice or the chosen head's
-defaults change. Cells of another version of the rule are trained again. Only a dpprobe with a
-bundle's version of the rule verifies the bundle.
+The rule reads no data. Raise the version `RULE` if the choice or the chosen head's defaults change.
+Cells of another version are then trained again. A bundle can be verified only by a dpprobe that
+knows the bundle's version of the rule.
 
-The rule was fixed on the pairs of data and backbone that bench/results/accuracy.md reserves for
-choosing, and on the pairs of bench/results/few_patients.md. `momentum` was the best head. All
-limits are on n mu / sqrt(d), with mu of the Gaussian mechanism at (epsilon, delta): the length of a
-sum of n unit rows over the norm of its noise.
+The rule was chosen on the pairs of dataset and backbone that bench/results/accuracy.md reserves for
+this, and on those in bench/results/few_patients.md. `momentum` was the best head. All limits below
+are on n mu / sqrt(d), for the mu of the Gaussian mechanism at (epsilon, delta): the norm of a sum
+of n equal unit rows, divided by the norm of the noise.
 
-- Rows are whitened from 50 on, in rules 1 and 2 from 100 on. Below, noise of spectral norm about
-  sqrt(2 d) / (sqrt(0.1) mu) hides most of the released second moment, so the moment's tenth of the
-  budget is better spent on gradients. With a file of public rows, rows are whitened by the public
-  rows' second moment from 5 on, if `whitening.MOST_DIRECTIONS` allows.
+- Rows are whitened from 50 on, in rules 1 and 2 from 100 on. Below 50, noise of spectral norm about
+  sqrt(2 d) / (sqrt(0.1) mu) hides most of the released second moment, so its tenth of the budget is
+  better spent on gradients. With a file of public rows, rows are whitened by the public rows'
+  second moment from 5 on, if `whitening.MOST_DIRECTIONS` allows.
 - The centre gets a fifth of the budget below 15, because a centre that is mostly noise costs more
-  than the budget. A public mean makes the larger share needless.
-- Classes are balanced if a person named macro accuracy as the metric (bench/results/balanced.md).
-  If classes are unequal it gains points from epsilon 0.5 on, and loses at most 0.3 below. If
-  classes are equal, which is no public fact, it costs 0.3 on average. Below 10, and with two
-  classes everywhere, the classes' mean scores are released too (`class_offsets`). With two classes,
-  one of them rare, they gain 3 points on average, and cost 0.1 if the classes are equal. With ten
-  classes they cost up to 2 points above 10.
-- A student on public images is tried below 20, if a person asked for it. Above, students lose, so
-  that their count would be paid for nothing.
+  than the budget. With a public mean, the larger share is not needed.
+- Classes are balanced if the user set macro accuracy as the metric (bench/results/balanced.md). For
+  unequal classes, balancing gains points from epsilon 0.5 on, and loses at most 0.3 below. For
+  equal classes, balancing costs 0.3 on average, but equality is not a public fact. Below 10, and
+  always for two classes, the mean scores of the classes are also released (`class_offsets`).
+  Offsets gain 3 points on average for two classes if one is rare, and cost 0.1 if they are equal.
+  For ten classes offsets cost up to 2 points above 10.
+- A student on public images is tried below 20, if the user asked for one. Above, students are worse
+  than the head, so the budget for comparing them would be wasted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dpprobe.privacy.gaussian_mu import gaussian_mu
 
 
 class Limits(NamedTuple):
-    """Limits on n mu / sqrt(d): of whitening, a larger share of the centre, offsets, students."""
+    """Limits on n mu / sqrt(d) for whitening, the centre's larger share, offsets and students."""
 
     whiten_from: float
     larger_share_below: float
@@ -45,12 +45,12 @@ class Limits(NamedTuple):
 
 
 RULE = 3
-# Choices of earlier rules can be repeated. Rule 1 chose as rule 2 does without a metric.
+# Earlier rules, whose choices can be repeated. Rule 1 equals rule 2 without a metric.
 LIMITS = {1: Limits(100, 0, 0), 2: Limits(100, 0, 0), RULE: Limits(50, 15, 10)}
 EARLIER = (1, 2)
 
 _LARGER_SHARE, _OFFSET_SHARE, _OFFSET_SHARE_OF_TWO = 0.2, 0.1, 0.05
-# The least n mu / sqrt(d) at which public rows whiten, and the share of the centre alone.
+# The least n mu / sqrt(d) for whitening by public rows, and the centre's share without whitening.
 _LEAST_PUBLIC_SIGNAL, _CENTRE_SHARE = 5.0, 0.04
 
 
@@ -61,9 +61,10 @@ def choose_head(
     public: str | None = None,
     public_head: str | None = None,
 ) -> dict[str, Any]:
-    """Returns the options of the head to train, on full batches: a pure function of the facts.
+    """Returns the options of the head to train, on full batches; depends only on the arguments.
 
-    `public` names a file of public rows, `public_head` a public head, if the study has one.
+    `public` and `public_head` are the files of public rows and a public head, if the study has
+    them.
 
     Example:
       >>> from dataclasses import replace
@@ -93,7 +94,7 @@ def balance_options(facts: DataFacts, rule: int) -> dict[str, Any]:
 
 
 def may_have_student(facts: DataFacts, rule: int) -> bool:
-    """True if a student on public images is tried where a person asked for one."""
+    """Returns True if a student on public images is worth a try, if the user asked for one."""
     return _signal_of(facts) < LIMITS[rule].student_below
 
 
@@ -112,7 +113,7 @@ def _choose_normalisation(
 
 
 def _signal_of(facts: DataFacts) -> float:
-    """Returns n mu / sqrt(d), with mu of the Gaussian mechanism at (epsilon, delta)."""
+    """Returns n mu / sqrt(d), for the mu of the Gaussian mechanism at (epsilon, delta)."""
     mu = math.inf
     if math.isfinite(facts.epsilon):
         mu = gaussian_mu(facts.epsilon, facts.delta)

@@ -1,22 +1,21 @@
-"""Heads that balance classes: by public numbers, or by a release of their frequencies.
+"""Fits heads that balance classes, with public weights or priors, or released frequencies.
 
-A row's clipped contribution is multiplied by its class's weight, at most 1, as a patient's m rows
-are by 1 / m. Weights of at most 1 increase no unit's contribution, so sensitivities and privacy
-costs do not change. Weights are public numbers of the study; weights from private counts would be a
-release. Normalisations ignore class weights.
+**Weights.** A row's clipped contribution is multiplied by the weight of the row's class, at most 1,
+just as each of a patient's m rows is multiplied by 1 / m. Weights of at most 1 increase no unit's
+contribution, so sensitivities and privacy costs do not change. Weights are public numbers, because
+weights from private counts would be a release. Normalisations ignore class weights.
 
-**Priors.** A head trained on classes of frequencies p estimates p(y | x) in proportion to p(x | y)
-p(y). With log p subtracted from its biases, the head predicts as if classes were equally frequent
-(Menon et al. 2021, "Long-tail learning via logit adjustment"). Subtracting log p is post-processing
-of the released head. Priors are public numbers, at no cost, or follow from noisy counts.
-`class_priors: released` is one more release of the fit:
+**Priors.** A head trained on classes with frequencies p(y) estimates p(y | x), which is
+proportional to p(x | y) p(y). If log p is subtracted from the biases, the head predicts as if
+classes were equally frequent (Menon et al. 2021, "Long-tail learning via logit adjustment").
+Subtracting log p is post-processing of the released head. Priors are public numbers, at no cost, or
+follow from noisy counts, which `class_priors: released` releases:
 
-**class_counts** [K], the sum over the training examples of their labels' one-hot vectors, each
-times its row's weight (1 / m for a row of a unit with m rows), plus Gaussian noise. A unit adds
-non-negative numbers of sum at most 1, hence of L2 norm at most 1, and a null row nothing:
-sensitivity 1. `prior_share` is the counts' share of the budget; the other releases divide the rest
-in unchanged proportions. `released_priors` turns noisy counts into frequencies, which are part of
-the published head: post-processing.
+**class_counts** [K], the sum of the rows' one-hot labels, each times its row's weight (1 / m for a
+row of a unit with m rows), plus Gaussian noise. A unit adds non-negative numbers with a sum of at
+most 1, so an L2 norm of at most 1; a null row adds nothing. So the sensitivity is 1. `prior_share`
+is the counts' share of the budget; the other releases divide the rest in unchanged proportions.
+`released_priors` turns noisy counts into frequencies, which are published.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ if TYPE_CHECKING:
 
 Priors: TypeAlias = "npt.NDArray[np.float32]"
 
-# Counts are raised to at least PRIOR_FLOOR standard deviations of their noise. Without PRIOR_FLOOR
-# noise would decide, without bound, which classes are favoured. It was chosen on public features
+# Counts are raised to at least PRIOR_FLOOR standard deviations of their noise. Otherwise noise
+# could favour a class without limit. PRIOR_FLOOR was chosen on public features
 # (bench/results/balanced.md).
 PRIOR_FLOOR = 2.0
 
 
 def released_priors(counts: Sequence[float], deviation: float) -> tuple[float, ...]:
-    """Returns the classes' frequencies, of sum 1, from their noisy counts.
+    """Converts noisy class counts to frequencies that sum to 1.
 
     A count below `PRIOR_FLOOR` standard deviations of its noise, or below 1, is raised to the
     larger of these bounds.
@@ -65,10 +64,10 @@ def released_priors(counts: Sequence[float], deviation: float) -> tuple[float, .
 def fit_balanced(
     method: MethodOptions, rows: Rows, releases: Releases, *, record: Record | None = None
 ) -> Fitted:
-    """Fits a method's head on class-weighted rows, and subtracts the log priors from its biases.
+    """Fits a method's head on class-weighted rows, and subtracts log priors from the biases.
 
-    Fits the chosen head of `auto`. Raises ConfigError if weights, priors or counts do not fit the
-    classes or the labels.
+    With `auto`, fits the chosen head. Raises ConfigError if weights, priors or counts do not match
+    the labels.
     """
     # late imports: planning imports this module without torch
     import numpy as np
@@ -122,7 +121,7 @@ def count_classes(rows: Rows, releases: Releases) -> Priors:
 
 
 def weigh_classes(method: BalanceOptions, rows: Rows) -> Rows:
-    """Returns a view of the rows, with weights multiplied by their classes' weights."""
+    """Returns a view of the rows, with each row's weight multiplied by its class's weight."""
     import torch  # heavy: planning imports this module
 
     of_class = torch.tensor(method.class_weights, dtype=torch.float32, device=rows.device)

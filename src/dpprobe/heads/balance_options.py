@@ -150,7 +150,7 @@ class BalanceOptions(MethodOptions):
         return None
 
     def bias_shifts(self) -> tuple[float, ...]:
-        """Returns the shift of each class's bias by public priors; empty without public priors."""
+        """Returns each class's bias shift by public priors; empty without public priors."""
         return log_shifts(self.public_priors)
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
@@ -167,7 +167,7 @@ class BalanceOptions(MethodOptions):
 
 
 def log_shifts(priors: Sequence[float]) -> tuple[float, ...]:
-    """Returns the bias shifts, of mean 0, that subtract log priors; nothing without priors.
+    """Returns bias shifts that subtract log priors, with mean 0; empty without priors.
 
     Example:
       >>> [round(float(shift), 3) for shift in log_shifts([0.9, 0.1])]  # the rare class rises

@@ -1,21 +1,23 @@
 """Corrects a trained head's biases by one more release: the training rows' mean scores.
 
-With few units, the noise of a released centre and of the weights moves all scores of a class up or
-down, so that a head that ranks well answers almost always with one class. Class frequencies
-(`balance`) do not determine the shift, because it depends on the drawn noise.
+With few units, the noise of the weights and of a released centre moves all scores of a class up or
+down, so a head that ranks rows well may predict the same class almost always. The shift depends on
+the drawn noise, so it cannot be computed from class frequencies (`balance`).
 
-**class_offsets** [K]: for each row x, let t be its scores minus their mean over the classes,
-divided by a width B, and shortened to norm at most 1. The release is the sum of u w_y t over the
-rows, where u is the row's weight in its unit (1 / m for a row of a unit with m rows) and w_y, at
-most 1, is the weight of its class. A unit adds a vector of norm at most 1, and a null row nothing:
-sensitivity 1. The released sum over n, times B, is subtracted from the biases. B and w are
-functions of earlier releases, the weights and the priors, and composition is adaptive.
+**class_offsets** [K]: for each row x, let t be the row's scores minus their mean over classes,
+divided by a width B, and clipped to norm 1. The release is the sum of u w_y t over the rows, where
+u is the row's weight in its unit (1 / m for a row of a unit with m rows) and w_y, at most 1, is the
+weight of its class. A unit adds a vector of norm at most 1, and a null row adds nothing, so the
+sensitivity is 1. The released sum divided by n, times B, is subtracted from the biases. B and w
+follow from earlier releases (the weights and the priors), and composition is adaptive.
 
-- B is 1.5 |W| / sqrt(d), for weights W minus their mean over the classes: 1.5 times the norm of the
-  scores if all directions were noise. A narrow B needs little budget, and limits the step to B.
-- w_k is sqrt(p_min / p_k) with the priors p. Equal weights would aim at the median score of all
-  rows, so that a rare class is answered as often as the others; weights p_min / p_k at the middle
-  between the classes, with few units that count. bench/results/few_patients.md compares them.
+- B is 1.5 |W| / sqrt(d), for weights W minus their mean over the classes: 1.5 times the norm that
+  scores would have if the weights were pure noise. A small B needs little budget; the shift is at
+  most B.
+- w_k is sqrt(p_min / p_k) with the priors p. With equal weights, the target would be the median
+  score of all rows, so a rare class would be predicted as often as other classes. With weights
+  p_min / p_k, the target would be the middle between the classes, but few units would count.
+  bench/results/few_patients.md compares them.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 OFFSET_HEAD, OFFSET_CLASSES = "offset_head", "offset_classes"
-# Norm of a row's scores that the release takes in full, over their norm if all weights were noise.
+# B divided by the norm that scores would have if the weights were pure noise.
 _WIDTH = 1.5
 # Float64 rounding may lengthen a vector of norm 1 by _MARGIN, so vectors are shortened by it.
 _MARGIN = 2.0**-40
@@ -49,12 +51,12 @@ def release_offsets(
     rows: Rows,
     releases: Releases,
 ) -> npt.NDArray[np.float32]:
-    """Releases the mean scores of the classes, float32 [seeds, K], to subtract from the biases.
+    """Releases the mean score of each class, float32 [seeds, K], to subtract from the biases.
 
     Args:
-      weights: float32 [seeds, K, d + 1], heads on `rows`, with shifts by the priors.
+      weights: float32 [seeds, K, d + 1], heads on `rows`, with log priors already subtracted.
       priors: [seeds, K].
-      rows: of norm 1, with one label each.
+      rows: rows of norm 1, with one label each.
     """
     heads = torch.from_numpy(weights).double()
     heads = (heads - heads.mean(1, keepdim=True)).to(rows.device)
@@ -77,7 +79,7 @@ def release_offsets(
 def _sum_scores(
     design: Design, heads: torch.Tensor, of_class: torch.Tensor, grid: Grid
 ) -> torch.Tensor:
-    """Sums the rows' scores by each head, vectors of norm at most 1: float64 [seeds, K], steps."""
+    """Sums the rows' clipped scores per head, in steps: float64 [seeds, K]."""
     rows, factors = design.rows, [design.make_factors(head) for head in heads]
     totals = heads.new_zeros(heads.shape[:2])
     for piece, block in design.read_blocks():

@@ -1,4 +1,4 @@
-"""Options of the heads that clip rows and release sums over all of them: clipping, lambda."""
+"""Options (clipping, lambda) of heads that clip rows and release sums over all rows."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ MaxLabels = Annotated[
 class RowOptions(MethodOptions):
     """A head that clips feature rows and appends a constant to them.
 
-    A normalised row x becomes [x min(1, C / |x|), b C] with C = `max_row_norm` and b = `intercept`:
-    of norm at most S = C sqrt(1 + b^2). Rows with NaN, infinity or huge values become 0, including
-    their constant b C.
+    A normalised row x becomes [x min(1, C / |x|), b C], with C = `max_row_norm` and b =
+    `intercept`. The norm of the result is at most S = C sqrt(1 + b^2). A row with NaN, infinity or
+    huge values becomes 0, including the constant b C.
     """
 
     normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)

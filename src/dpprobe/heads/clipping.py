@@ -1,16 +1,16 @@
 """Sums of clipped gradients of a linear head, in closed form, for several heads together.
 
-With x a row with a 1 appended, p its class probabilities (softmax, or one sigmoid per class), y its
-labels as zeros and ones and r = p - y, the gradient of a row's cross-entropy is r x^T, of norm
-|r| |x|. So the sum of gradients clipped to norm C is R^T X with each r scaled by
-min(1, C / (|r| |x|)): no gradient of a single row is formed.
+Let x be a row with a 1 appended, p the row's class probabilities (softmax, or one sigmoid per
+class), y the labels as zeros and ones, and r = p - y. The gradient of the row's cross-entropy is r
+x^T, with norm |r| |x|. So the sum of gradients clipped to norm C is R^T X with each r scaled by
+min(1, C / (|r| |x|)), and no per-row gradient has to be formed.
 
 If units of privacy have several rows (`units`), each clipped gradient is multiplied with its row's
 weight. A unit's weights sum to at most 1, so a unit's contribution has norm at most C. Poisson
 sampling draws units: all rows of a drawn unit join the batch.
 
-On the CPU `kernels.fused_step` computes the sums; on other devices PyTorch computes them, without
-waiting for the device.
+On the CPU `kernels.fused_step` computes the sums; on other devices PyTorch computes the sums,
+without waiting for the device.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from dpprobe.heads.kernels import fused_step
 from dpprobe.heads.rows import Rows
 from dpprobe.privacy.sampling import Sampler
 
-# Keeps a clipped gradient's exact norm at most C: norms and clip factors are float64, and their
-# product with r rounds by at most 2^-24, or 2^-23 if the factor is rounded first.
+# Makes the exact norm of a clipped gradient at most C: norms and clip factors are float64, and the
+# product of factor and r is rounded by at most 2^-24, or 2^-23 if the factor is rounded first.
 _MARGIN = 4 * 2.0**-24
-PIECE_BYTES = 32 * 2**20  # of batches' rows that are gathered at a time
+PIECE_BYTES = 32 * 2**20  # for rows that are gathered from batches at a time
 # Working memory of PyTorch's sums per row and class.
 _ENTRY_BYTES = 32
-# A sum over many rows is split into slices, whose number depends on the rows and the head alone, so
-# that threads do not change the sum. _SLICE_BYTES limits the memory of slices' sums per seed.
+# A sum over many rows is split into slices. Their number depends only on the rows and the head, so
+# threads do not change the sum. _SLICE_BYTES limits the sums' memory per seed.
 _SLICE_ROWS, _MOST_SLICES, _SLICE_BYTES = 512, 8, 8 * 2**20
-# Normalised rows up to KEPT_BYTES are cached between full-batch steps; larger sets are not.
+# Up to KEPT_BYTES of normalised rows are cached between full-batch steps; larger sets are not.
 KEPT_BYTES = 64 * 2**20
-# The most rows of a batch that one thread sums in compiled steps.
+# The largest batch, in rows, that a single thread sums in compiled steps.
 LARGEST_BATCH = 1024
 
 Index = npt.NDArray[np.int64]
 
 
 def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
-    """Returns each row's largest residual norm |r| that keeps its gradient within norm `clip`.
+    """Returns the largest residual norm |r| per row whose gradient has norm at most `clip`.
 
     With an infinite `clip` the bound is infinite. The bound of an unusable row makes its clipping
     factor 0 in float32.
@@ -63,13 +63,13 @@ def clip_bounds(norms: torch.Tensor, clip: float) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class ClippedGradients:
-    """The rows, the loss and the clipping norm of the gradients that are summed.
+    """The rows, the loss and the clipping norm of gradients to be summed.
 
     Attributes:
       clip: the largest norm of an example's gradient; infinite for no clipping.
       sigmoid: True if the loss is a sum over classes of sigmoid cross-entropies.
-      constant: b, appended to each row, so that its gradient is r [x, b]. Sums have r instead of b
-        r in the last column; the caller multiplies this column with b.
+      constant: b, appended to each row, so that the row's gradient is r [x, b]. The last column of
+        sums has r instead of b r; the caller multiplies it by b.
     """
 
     rows: Rows
@@ -87,7 +87,7 @@ class ClippedGradients:
 
     @cached_property
     def arrays(self) -> fused_step.Arrays | None:
-        """All rows without a copy; None if compiled loops cannot read them in memory."""
+        """All rows as arrays without a copy; None if compiled loops cannot read them in place."""
         if self.rows.direct is None:
             return None
         features, scale = self.rows.direct
@@ -97,7 +97,7 @@ class ClippedGradients:
 
     @cached_property
     def copies(self) -> list[fused_step.Arrays] | None:
-        """Blocks of all rows after normalisation; None if they are too many to keep."""
+        """All rows after normalisation, in blocks; None if they are too large to cache."""
         if 4 * len(self.rows) * self.rows.dimension > KEPT_BYTES:
             return None
         return list(self.read_copies())
@@ -122,15 +122,15 @@ class ClippedGradients:
 
 
 def drawn_rows(rows: Rows, sampler: Sampler, steps: int) -> tuple[Index, Index]:
-    """Returns the rows of the next `steps` Poisson batches of units, and each batch's rows."""
+    """Returns the rows of the next `steps` Poisson batches, and the number of rows per batch."""
     drawn, sizes = sampler.draw_block(steps)
     return (drawn, sizes) if rows.units is None else rows.units.rows_of(drawn, sizes)
 
 
 class ClippedGradientSum(ABC):
-    """The sum of clipped gradients at the current weights, step after step.
+    """Computes the sum of clipped gradients at the current weights, step by step.
 
-    `gradients` may be replaced between batches, by gradients of equally many other rows.
+    Between batches, `gradients` may be replaced by gradients of as many other rows.
     """
 
     gradients: ClippedGradients
@@ -152,8 +152,8 @@ def add_in_slices(
     release: torch.Tensor,
     pool: Executor | None,
 ) -> None:
-    """Adds `fused_step`'s clipped sums over any number of rows, by the pool's threads."""
-    if not len(index):  # many batches of an audit are empty
+    """Adds clipped sums over any number of rows to `release`, with `fused_step` in parallel."""
+    if not len(index):  # an audit has many empty batches
         return
     most = max(1, min(_MOST_SLICES, _SLICE_BYTES // (4 * weights[0].numel())))
     count = max(1, min(most, len(index) // _SLICE_ROWS))
@@ -181,7 +181,7 @@ def add_in_slices(
 
 
 class NativeFullBatchSum(ClippedGradientSum):
-    """Clipped sums over every row in every step, on the CPU, block by block, for all seeds.
+    """Computes full-batch clipped sums for all seeds, on the CPU, block by block.
 
     Weights and releases must be made by `fused_step.padded_zeros`.
     """
@@ -211,7 +211,7 @@ class NativeFullBatchSum(ClippedGradientSum):
 
 
 class NativePoissonSum(ClippedGradientSum):
-    """Clipped sums over one head's Poisson batches, on the CPU.
+    """Computes one head's clipped sums over Poisson batches, on the CPU.
 
     Weights and releases are [1, ...], made by `fused_step.padded_zeros`.
     """
@@ -233,7 +233,7 @@ class NativePoissonSum(ClippedGradientSum):
         self._step, self._start = 0, 0
 
     def draw_batches(self, steps: int) -> None:
-        """Draws batches, and gathers their rows unless they lie in memory or are too many."""
+        """Draws batches, and gathers their rows unless these are in memory already or too many."""
         rows, sizes = drawn_rows(self.gradients.rows, self._sampler, steps)
         arrays = self.gradients.arrays
         if arrays is None and len(rows) * 4 * self.gradients.rows.dimension <= PIECE_BYTES:
@@ -245,9 +245,8 @@ class NativePoissonSum(ClippedGradientSum):
         """Returns the prepared batches that precede the first batch too large for one thread.
 
         Returns:
-          The arrays, their rows, batch after batch, and each batch's number of rows. The rows of
-          later batches may follow in the arrays. None if the next batch is too large, or not
-          gathered.
+          The arrays, the rows' indices, batch after batch, and the number of rows per batch.
+          Indices of later batches may follow. None if the next batch is too large, or not gathered.
         """
         sizes = self._sizes[self._step :]
         if self._arrays is None or sizes[0] > LARGEST_BATCH:
@@ -283,7 +282,7 @@ class NativePoissonSum(ClippedGradientSum):
 def clipped_residuals(
     logits: torch.Tensor, labels: torch.Tensor, bounds: torch.Tensor, *, sigmoid: bool = False
 ) -> torch.Tensor:
-    """Returns r * min(1, bound / |r|) for each row of logits [m, seeds, classes], like `logits`.
+    """Returns r * min(1, bound / |r|) for rows of logits [m, seeds, classes], in the same shape.
 
     A row is exactly 0 if one of its logits is not finite.
 
@@ -304,7 +303,7 @@ def clipped_residuals(
 
 
 class TorchSum(ClippedGradientSum):
-    """Sums by PyTorch: all rows in every step, or each seed's Poisson batches.
+    """Computes the sums with PyTorch, over all rows in every step, or over Poisson batches.
 
     On a GPU a step over all rows is recorded once and then repeated as one CUDA graph, because
     launching its kernels takes longer than computing.
@@ -335,7 +334,7 @@ class TorchSum(ClippedGradientSum):
         elif graph := self._graphs.get(self.gradients):
             graph.replay()
         elif self._can_repeat():
-            # A graph records the second step, as the first step loads what graphs cannot record.
+            # The second step is recorded, as the first loads libraries, which graphs cannot record.
             graph = self._graphs[self.gradients] = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._add_all()
@@ -364,9 +363,9 @@ class TorchSum(ClippedGradientSum):
             self._add_rows(seed, self.gradients.rows.copy_rows(index), index)
 
     def _add_rows(self, chosen: slice, block: torch.Tensor, index: torch.Tensor | slice) -> None:
-        """Adds the clipped sum over a block, [m, d], to the chosen seeds' totals."""
+        """Adds the clipped sum over a block [m, d] to the totals of the `chosen` seeds."""
         weights, total = self._weights[chosen].flatten(0, 1), self._total[chosen].flatten(0, 1)
-        # Contiguous weights: products with a view of rows of d + 1 numbers are slower.
+        # Contiguous weights, because products with a view into rows of d + 1 numbers are slower.
         logits = torch.addmm(weights[:, -1].clone(), block, weights[:, :-1].contiguous().T)
         logits = logits.view(len(block), *self._weights[chosen].shape[:2])
         labels = self.gradients.rows.labels[index]

@@ -1,10 +1,10 @@
-"""The options of each head that `tuned` searches if a study names none.
+"""The options that `tuned` searches for each head, if a study does not specify any.
 
-Default search spaces hold only options that leave the privacy cost unchanged: step lengths, and
-clipping norms, to which noise is proportional. Steps, batches and shares of budgets cannot be
-searched, nor can learning rates set by a rule. The default search spaces were fixed on public
-features (bench/results/search_spaces.md). Lists of values are short: few trials cannot tell more
-values apart, and trials of equal options are fitted together.
+Default search spaces contain only options that do not change the privacy cost: step lengths, and
+clipping norms, because noise is proportional to the norm. The number of steps, batch sizes, budget
+shares, and learning rates set by a rule cannot be searched. The default search spaces were fixed on
+public features (bench/results/search_spaces.md). Lists of values are short, because few trials
+cannot distinguish more values, and because trials with equal options are fitted together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _Space = dict[str, tuple[float, ...]]
 _STEPS: _Space = {"step": (0.5, 1, 1.6), "max_grad_norm": (0.5, 1)}
 _CLIPPED: _Space = {"max_grad_norm": (0.4, 1)}
 
-# By head and option: values of `intercept`; for other options, factors on the base's value.
+# Per head and option: values of `intercept`; for other options, factors on the base head's value.
 SPACES: dict[str, _Space] = {
     "sgd": {"learning_rate": (0.3, 1, 3, 10, 30, 100)},
     "momentum": _CLIPPED,
@@ -29,7 +29,7 @@ SPACES: dict[str, _Space] = {
 
 
 def default_space(base: MethodOptions) -> dict[str, tuple[float, ...]]:
-    """Returns the head's default search space without options that the base sets; may be empty."""
+    """Returns the head's default search space, without options that `base` sets; may be empty."""
     space = {}
     for name, values in SPACES.get(base.head, {}).items():
         if name in base.model_fields_set:

@@ -1,21 +1,20 @@
-"""Computes the sums of `engine: exact` on a GPU, bit for bit equal to the CPU's.
+"""Computes the sums of `engine: exact` on a GPU, bit-identical to the CPU's sums.
 
 **Products.** A unit row has norm at most 2^e, for entries of e bits. A class's integer weights have
 norm at most 2^(51 - e) + sqrt(d) / 2. By Cauchy-Schwarz every partial sum of a unit row's product
 with a class's weights is below 2^52. Partial sums of factors times rows are at most 2^52
-(`privacy.grid`). So float64 represents all partial sums, and products on a device have the bits of
+(`privacy.grid`). So float64 represents all partial sums, and products are bit-identical to
 `exact_step.add_sums`.
 
 **Rows.** The CPU rounds rows to the grid (`exact_step.fill_units`). Logits are exact products,
-times one number per row, so they equal the CPU's bit for bit. Only exponentials, and sums over
-classes, depend on the device. Exponentials decide a factor x = trunc(r F), for a residual r, with
-probability p and 0/1 label y, and F = w |row| min(1, clip / length) / step.
+times one number per row, so they are bit-identical too. Only exponentials, and sums over classes,
+depend on the device. They enter a factor x = trunc(r F), with the residual r = p - y of probability
+p and 0/1 label y, and F = w |row| min(1, clip / length) / step.
 
-**Certificate.** `slack` bounds |r F - r' F'|, where r' and F' are the CPU's numbers. If all numbers
-within `slack` of r F have one trunc, the device's factor equals the CPU's. Rows for which this is
-not certain are computed on the CPU by `exact_step.to_factors`. So a row's contribution depends on
-the row alone, not on its position, and the sums have the CPU's sensitivity. Let eta = (K + 32)
-2^-50, at least four times the
+**Certificate.** `slack` bounds |r F - r' F'|, where r' and F' are the CPU's numbers. If trunc is
+constant within `slack` of r F, the device's factor equals the CPU's. Other rows are computed on the
+CPU by `exact_step.to_factors`. So a row's contribution depends only on the row, not on its
+position, and the sensitivity is that on the CPU. Let eta = (K + 32) 2^-50, at least four times the
 rounding errors:
 
 - Exponentials have a relative error of at most 2^-51 (libraries document 2^-52), or are below
@@ -44,7 +43,7 @@ from dpprobe.privacy.grid import GridSum
 
 # Working memory of a block of rows.
 WORK_BYTES = 2 * 2**30
-# Columns on the device are a multiple of _COLUMNS; the tested product is [_TESTED, _TESTED].
+# Device columns are padded to a multiple of _COLUMNS; the tested product is [_TESTED, _TESTED].
 _COLUMNS, _TESTED = 16, 128
 
 
@@ -53,7 +52,7 @@ class _Block(NamedTuple):
 
     Attributes:
       rows: slice or indices [m] of the rows.
-      units: float32 [m, columns], unit rows in steps of the grid, each with its constant.
+      units: float32 [m, columns], unit rows with their constants, in steps of the grid.
       norms: float64 [m], the rows' norms.
     """
 
@@ -63,7 +62,7 @@ class _Block(NamedTuple):
 
 
 class DeviceSums(ExactSums):
-    """`ExactSums` of rows in main memory, computed by matrix products on a device.
+    """The sums of `ExactSums`, computed by matrix products on a device.
 
     The device keeps the rows for all steps if its memory suffices; otherwise each step copies them
     in blocks. Raises DeviceError if the device's products of whole numbers are not exact.
@@ -98,7 +97,7 @@ class DeviceSums(ExactSums):
     def _add_rows_of(
         self, index: Index | None, heads: Sequence[tuple[torch.Tensor, float]], totals: torch.Tensor
     ) -> None:
-        """Adds each head's sum over all rows, or over the rows of an index, to its total."""
+        """Adds each head's sum over all rows, or over indexed rows, to the head's total."""
         for block in self._read_blocks_on_device(index):
             rows = block.units.double()
             for (head, unit), total in zip(heads, totals, strict=True):
@@ -108,7 +107,7 @@ class DeviceSums(ExactSums):
     def _move_heads(
         self, weights: torch.Tensor
     ) -> tuple[list[tuple[torch.Tensor, float]], torch.Tensor]:
-        """Returns heads as integers for `exact_step`, their units, and zeros for their sums."""
+        """Converts heads to integers for `exact_step`; also returns units, and zeros for sums."""
         heads, moved = self._prepare(weights)[0], []
         for head in heads:
             whole, out = np.empty_like(head), np.zeros((len(head), self._columns))
@@ -178,7 +177,7 @@ class DeviceSums(ExactSums):
         return torch.from_numpy(z).T
 
     def _read_blocks_on_device(self, index: Index | None) -> Iterator[_Block]:
-        """Yields all rows, or the rows of an index, in blocks."""
+        """Yields all rows, or the indexed rows, in blocks."""
         if self._kept is None:
             yield from self._copy_blocks(index)
             return

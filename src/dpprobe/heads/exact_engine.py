@@ -1,20 +1,20 @@
-"""`engine: exact`: noisy gradient steps with exact sums and exact noise, under an unchanged plan.
+"""`engine: exact`: noisy gradient steps with exact sums and exact noise, under the same plan.
 
-**Released** in each step: the sum over the batch's rows of w v u^T, plus noise. A row x has weight
-w (1, or less in a unit of several rows) and residual r, and the head has the constant b (1, or
-`intercept`). Then u = [x, b] / |[x, b]|, and v = r |[x, b]|, scaled down to norm C =
-`max_grad_norm` if longer: v u^T is the row's clipped gradient. The vectors u and w v are rounded
-towards zero to whole numbers of two public steps (`privacy.grid`).
+**Released** in each step: the sum of w v u^T over the batch's rows, plus noise. A row x has weight
+w (1, or less in a unit with several rows) and residual r, and the head has the constant b (1, or
+`intercept`). Let u = [x, b] / |[x, b]|, and v = r |[x, b]|, clipped to norm C = `max_grad_norm`.
+Then v u^T is the row's clipped gradient. The vectors u and w v are rounded towards zero to whole
+numbers of two public steps (`privacy.grid`).
 
 **Sensitivity** C. Rounding towards zero lengthens no vector, so |w v| |u| <= w C, and the weights
-of a unit sum to at most 1. The residual r depends only on the head and on x: float64 adds the
-products of u and of the rounded head exactly, and all else is computed row by row. The summed
+of a unit sum to at most 1. The residual r depends only on the head and on x, because products of u
+and the rounded head are exact in float64, and everything else is computed row by row. The summed
 integers are at most 2^52 in total (`privacy.grid`), so the sum is exact in any order. Replacing a
-row by a null row changes the sum by exactly the row's contribution: by at most C, to the last bit.
-`device_sums` proves that a GPU computes equal sums.
+row by a null row changes the sum by exactly the row's contribution, so by at most C, to the last
+bit. `device_sums` proves that a GPU computes the same sums.
 
-Noise (`Releases.release_gaussian`) and Poisson samples of units (`ExactPoissonSampler`) are exact,
-from the words of a keystream. Everything else in a fit is post-processing of the releases.
+Noise (`Releases.release_gaussian`) and Poisson samples of units (`ExactPoissonSampler`) are drawn
+with exact probabilities from a keystream. Everything else in a fit is post-processing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from dpprobe.privacy.releases import Releases
 from dpprobe.privacy.sampling import ExactPoissonSampler, Sampler
 from dpprobe.progress import Progress
 
-# The most steps of plain SGD per compiled call, and bytes of their noise, which fit the cache.
+# The most plain SGD steps per compiled call, and bytes of their noise, which fit the cache.
 _STEPS, _NOISE_BYTES = 8, 2**19
 
 
@@ -57,7 +57,7 @@ def train(
     start: torch.Tensor | None = None,
     record: Record | None = None,
 ) -> Fitted:
-    """Trains all seeds' heads in parallel, by exact sums and noise; see `take_gradient_steps`.
+    """Trains the heads of all seeds with exact sums and noise; see `take_gradient_steps`.
 
     Raises:
       PrivacyError: if training takes more steps than the plan covers.
@@ -116,13 +116,13 @@ class ExactTraining:
         if start is not None:
             self._weights += start.to(self._weights)
         self.average = self._weights if self._mixing is None else self._weights.clone()
-        # Steps change `_parameters`; biases are the last column times the constant.
+        # `_parameters` are what steps change. Biases are the last column times the constant.
         self._constant = options.constant
         self._parameters = self._weights if self._constant == 1 else self._weights.clone()
         self._parameters[..., -1] /= self._constant
         self._crops = self._make_sums(mechanism.sensitivity, options.loss == "sigmoid")
         self._samplers = self._make_samplers()
-        # Compiled code takes several small steps per call; Python's calls would take longer.
+        # Compiled code takes several small steps per call, because calls take longer than steps.
         self._compiled = (
             type(optimiser) is Sgd
             and self._constant == 1
@@ -152,7 +152,7 @@ class ExactTraining:
         return samplers
 
     def take_steps(self, stop: int) -> None:
-        """Takes steps up to the step `stop`."""
+        """Takes steps until `stop` steps have been taken."""
         while self.taken < stop:
             crop, left = crop_at(self.taken, self._sample_rate, len(self._crops))
             sums, steps = self._crops[crop], min(stop - self.taken, left, self._most)
@@ -166,7 +166,7 @@ class ExactTraining:
     def _descend_compiled(
         self, sums: ExactSums, batches: list[tuple[Index, Index]], window: slice
     ) -> None:
-        """Takes the steps of a window in compiled code, each seed's on its own batches."""
+        """Takes the steps of a window in compiled code; each seed has its own batches."""
         steps = window.stop - window.start
         self._releases.count_releases(GRADIENTS, steps)
         noise = self._releases.draw_ahead(GRADIENTS, sums.step, steps, self._size)

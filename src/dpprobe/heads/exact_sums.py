@@ -24,8 +24,8 @@ from dpprobe.privacy.grid import (
 )
 
 _NONE = torch.zeros(0)
-PIECE_BYTES = 32 * 2**20  # of a batch's rows that are copied at a time
-# The fewest rows of a thread's slice.
+PIECE_BYTES = 32 * 2**20  # for rows that are copied from a batch at a time
+# The smallest number of rows per thread.
 SLICE_ROWS = 512
 
 Index = npt.NDArray[np.int64]
@@ -33,13 +33,14 @@ Numbers = npt.NDArray[np.float64]
 
 
 class Data(NamedTuple):
-    """Rows of `exact_step`: row i is scale[i] * features[i] - shift[i] * centre.
+    """The rows for `exact_step`: row i is scale[i] * features[i] - shift[i] * centre.
 
     Attributes:
-      features, scale, shift, centre: [n, d], [n], [n] and [d]; shift and centre [0] for none.
-      labels, multi_hot: [n] and [0, 0]; for several labels [0] and [n, K].
+      features, scale, shift, centre: [n, d], [n], [n] and [d]; shift and centre are [0] without
+        centre.
+      labels, multi_hot: shapes [n] and [0, 0], or [0] and [n, K] for several labels per row.
       weights: [n], factors of the clipped gradients; 0 for an unusable row.
-      norms: [n], of the rows with a 1 appended; 0 for a row of weight 0.
+      norms: [n], norms of the rows with a 1 appended; 0 for a row of weight 0.
     """
 
     features: npt.NDArray[np.float32]
@@ -53,7 +54,7 @@ class Data(NamedTuple):
 
 
 class Given(NamedTuple):
-    """The numbers of `exact_step` that are equal for all rows.
+    """The constants for `exact_step`, common to all rows.
 
     Attributes:
       bits: the bits of a class's integer weights; see `exact_step.to_integers`.
@@ -69,11 +70,11 @@ class Given(NamedTuple):
 
 
 class ExactSums:
-    """Clipped gradient sums of a set of rows on a public grid, for any weights.
+    """Computes sums of clipped gradients over a set of rows, on a public grid, for any weights.
 
     Args:
       clip: the largest norm of an example's gradient.
-      pool: threads that share the rows of a full batch, or the seeds' Poisson batches.
+      pool: threads that divide the rows of a full batch, or the seeds' Poisson batches.
       constant: b, appended to each row.
     """
 
@@ -87,8 +88,8 @@ class ExactSums:
         constant: float = 1.0,
     ) -> None:
         self._rows = rows
-        # Compiled code appends 1 to x / b: [x / b, 1] has the direction of [x, b]. Compiled code
-        # clips at C / b, and its sums are multiplied by b.
+        # Compiled code appends 1 to x / b, because [x / b, 1] is parallel to [x, b]. So it clips at
+        # C / b, and its sums are multiplied by b.
         self._constant = constant
         longest, bits = 1 - exact_step.MARGIN, entry_bits(rows.n)
         clip = clip / constant * longest
@@ -106,7 +107,7 @@ class ExactSums:
         self.whole = self._view_rows()
 
     def sum_all(self, weights: torch.Tensor) -> GridSum:
-        """Returns the sums over all rows, one for each head of weights [seeds, K, d + 1]."""
+        """Returns the sum over all rows for each head in `weights` [seeds, K, d + 1]."""
         heads, totals = self._prepare(weights)
         for data in self._read_blocks():
             index = np.arange(len(data.features))
@@ -142,7 +143,7 @@ class ExactSums:
         )
 
     def _prepare(self, weights: torch.Tensor) -> tuple[Numbers, Numbers]:
-        """Returns weights as compiled code reads them, and zeros for its sums."""
+        """Converts weights for compiled code; returns them, and zeros for sums."""
         if self._constant != 1:
             weights = torch.cat([weights[..., :-1] * self._constant, weights[..., -1:]], -1)
         return weights.numpy(), np.zeros((len(weights), *self._shape))
@@ -155,7 +156,7 @@ class ExactSums:
         exact_step.add_sums(tuple(data), index, heads, tuple(self._given), out)
 
     def _view_rows(self) -> Data | None:
-        """Returns all rows without a copy; None if compiled loops cannot read them in memory."""
+        """Returns all rows without a copy; None if compiled code cannot read them in place."""
         features, affine = self._rows.data.features, self._rows.affine
         if affine is not None and features is not None:
             return self._make_data(features, slice(None), *affine)

@@ -17,13 +17,13 @@ BALANCED_METRIC = "macro_accuracy"
 
 @dataclass(frozen=True)
 class DataFacts:
-    """Public facts on which the choice of a head may depend, so that choosing costs no privacy.
+    """Public facts on which the choice of a head may depend without privacy cost.
 
     Attributes:
       n: training units of privacy: images, or patients.
       classes: number of classes, or of labels if images have several.
-      epsilon: target; infinite without privacy.
-      metric: the metric that a person named beforehand; None if none, or if labels would decide.
+      epsilon: the target; infinite without privacy.
+      metric: the metric that the user set beforehand; None if dpprobe derives it from labels.
     """
 
     n: int
@@ -45,20 +45,20 @@ class DataFacts:
         multi_label: bool,
         metric: str | None = None,
     ) -> Self:
-        """Returns the facts of features for a privacy target; a risk gives its nominal epsilon."""
+        """Returns the facts of features and a privacy target; a risk gives its nominal epsilon."""
         return cls(
             n=target.n,
             dimension=dimension,
             classes=classes,
             multi_label=multi_label,
-            epsilon=target.nominal_epsilon,  # a plan's epsilon follows from the choice
+            epsilon=target.nominal_epsilon,  # the calibrated epsilon would depend on the choice
             delta=target.delta,
             unit=target.unit,
             metric=metric,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the facts as plain values, without an absent metric; inf becomes "inf"."""
+        """Returns the facts as a dictionary for JSON; omits an absent metric."""
         values = {**asdict(self), "epsilon": to_json(self.epsilon)}
         if self.metric is None:
             del values["metric"]

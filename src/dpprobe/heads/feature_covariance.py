@@ -1,15 +1,15 @@
 """DP-FC: noisy gradient steps, preconditioned by a noisy covariance that is released once.
 
-DP-SGD with feature covariance of Mehta et al. 2023 ("Differentially private image classification
-from features"), algorithm for DP-FC.
+Implements DP-SGD with feature covariance, the algorithm DP-FC of Mehta et al. 2023 ("Differentially
+private image classification from features").
 
-The head releases these sums over rows x of norm at most S (`clipped_row_options.RowOptions`):
+The head releases two sums over rows x of norm at most S (`clipped_row_options.RowOptions`):
 
 - "covariance", once: G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2; a null row
-  adds nothing. The noise on G is symmetric and isometric. The covariance is not released if
-  `public_covariance` names a public dataset's features from the same backbone.
+  adds nothing. The noise on G is symmetric and isometric. G is not released if `public_covariance`
+  names a public dataset's features from the same backbone.
 - "gradients", `steps` times: the sum of the examples' gradients r x^T, each clipped to norm
-  `max_grad_norm`, which is the sensitivity at any weights.
+  `max_grad_norm`. So the sensitivity is `max_grad_norm` at any weights.
 
 `covariance_share` is G's share of mu^2 = 1/sigma_G^2 + steps/sigma_g^2. Each step is W <- W - rate
 (g + lambda h (W - W_0)) (G* + lambda I)^-1 with G* from `second_order.estimate_spectrum`,
@@ -21,8 +21,8 @@ Published settings (CIFAR-100, epsilon 8): loss sigmoid, steps 10, learning_rate
 max_row_norm 1, max_grad_norm 0.005, covariance_share 1/11, intercept 0, init_bias -10,
 penalised false, average last, normalize none.
 
-Without noise nothing is clipped, and lambda is `second_order.floor_ridge`: enough steps converge to
-logistic regression with a penalty of lambda / (2 K) |W|^2; with `ridge: 0` without one.
+Without noise nothing is clipped, and lambda is `second_order.floor_ridge`. Enough steps then
+converge to logistic regression with penalty lambda / (2 K) |W|^2; none if `ridge: 0`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Options(PreconditionedDescentOptions):
 
     @property
     def running_sums(self) -> tuple[str, ...] | None:
-        if self.is_balanced:  # cohorts differ in class frequencies
+        if self.is_balanced:  # because cohorts differ in class frequencies
             return None
         return () if self.public_covariance is not None else (COVARIANCE,)
 
@@ -129,8 +129,9 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         start, share = public_start(options, rows), 1.0
         running = releases.running
         if running is not None and running.last_weights is not None:
-            # The previous head was trained on earlier units, so gradients use only new units.
-            # A smaller share of new units moves the head less (bench/results/cohorts.md).
+            # The previous head was trained on the earlier units, so gradients use only new units.
+            # The smaller the share of new units, the less the head moves
+            # (bench/results/cohorts.md).
             start, share = torch.from_numpy(running.last_weights).to(rows.device), running.new_share
         descent = Descent(options, rows, releases, clip, start=start, record=record)
         design = descent.design
@@ -175,7 +176,7 @@ def public_start(options: Options, rows: Rows) -> torch.Tensor:
 
 
 def public_moment(manifest: str, options: Options, design: Design) -> torch.Tensor:
-    """Returns the second moment of public examples, clipped like private ones, scaled to n."""
+    """Returns the second moment of public examples, clipped like private examples, scaled to n."""
     from dpprobe.heads.public_rows import open_public_set  # imports torch
     from dpprobe.heads.rows import Rows
     from dpprobe.heads.second_order import Design, second_moment

@@ -39,25 +39,25 @@ def fit_heads(
     shared: Shared | None = None,
     kept: dict[str, torch.Tensor] | None = None,
 ) -> Heads:
-    """Trains a method's head once for each seed, all seeds together where that saves time.
+    """Trains one head per seed, several seeds together where that saves time.
 
     Args:
       data: the private training examples, on the device that is to train.
-      plan: has the noise of the method for the number of units in `data`.
-      seeds: one per head, different from each other, from `privacy.randomness.cell_seed`.
+      plan: the plan of this method for the number of units in `data`.
+      seeds: different seeds from `privacy.randomness.cell_seed`, one per head.
       record: called at the start, about twenty times during training, and at the end. Without
         `record`, no training loss is computed and the history is empty.
       entropy: source of random numbers; `SystemEntropy` for a release.
       observer: for an audit; sees every release before and after its noise.
       running: the earlier cohorts, whose released sums the head also uses; allows one seed only.
-      shared: adds up the sums of several sites, where `data` are one site's; allows one seed only.
-      kept: receives noisy released second moments by name, except second moments of a search.
+      shared: adds up the sums of several sites, if `data` belong to one site; allows one seed only.
+      kept: a dictionary that receives noisy second moments by name, except during a search.
 
     Raises:
       ConfigError: if there are more features than the method supports, or units have several rows
         that its engine cannot clip together.
       PrivacyError: if the plan is for another method or data, if releases are not in the plan, or
-        if a public file was not compared.
+        if a public file was not compared with the data.
 
     Example:
       >>> from dpprobe.heads.registry import method_options
@@ -87,7 +87,7 @@ def fit_heads(
             f"head {method.head}: a release needs exact sums, but this head does not compute "
             "them; write `engine: exact`, or another head"
         )
-    # Each seed releases its own priced normalisation, and so trains on its own normalised rows.
+    # Each seed releases statistics for its normalisation, so it trains on its own normalised rows.
     groups = [(seed,) for seed in seeds] if method.normalize.priced else [tuple(seeds)]
     once = observer is None and not _is_random(method, plan)
     fits: list[Fitted] = []
@@ -107,13 +107,13 @@ def fit_heads(
         fits.append(fit)
         transforms += [transform] * len(group)
     if once and len(groups) > 1:
-        # a transform for each head, as in heads that are read from a file, so that scores agree
+        # one transform per head, as in heads read from a file, so that scores agree
         fits, transforms = fits * len(groups), [replace(transforms[0]) for _ in groups]
     return _join_fits(fits, seeds, transforms)
 
 
 def _is_random(method: MethodOptions, plan: Plan) -> bool:
-    """Returns False if all seeds lead to one fit: no noise, sampling, random start or search."""
+    """Returns False if all seeds give the same fit: no noise, sampling, random start or search."""
     return (
         plan.private
         or any(each.sample_rate < 1 for each in plan.mechanisms)
@@ -125,7 +125,7 @@ def _is_random(method: MethodOptions, plan: Plan) -> bool:
 def _fit_group(
     method: MethodOptions, data: TrainingSet, releases: Releases, record: Observe | None
 ) -> tuple[Fitted, Transform]:
-    """Fits heads on one normalisation; returns them with the normalisation of scored rows."""
+    """Fits heads on one normalisation; returns heads and the normalisation for scoring rows."""
     with use_full_float32():
         rows = normalise_rows(data, method.normalize, releases)
         fit = fit_balanced(method, rows, releases, record=_make_recorder(record, rows))
@@ -139,7 +139,7 @@ def _fit_group(
 
 
 def _join_fits(fits: list[Fitted], seeds: Sequence[int], transforms: list[Transform]) -> Heads:
-    """Joins the fits of equally large groups of seeds."""
+    """Joins the fits of several groups of seeds."""
     size = len(seeds) // len(fits)
     history = [
         row | {"seed_index": row["seed_index"] + index * size}

@@ -1,4 +1,4 @@
-"""Trained heads, and the functions that are called while heads train. Nothing heavy is imported."""
+"""Types of trained heads, and of callbacks during training. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ if TYPE_CHECKING:
 
     from dpprobe.heads.rows import Transform
 
-# The name of released priors in files.
+# The name in files of released priors.
 CLASS_PRIORS = "class_priors"
 STUDENT_GAIN = "student_gain"  # a student's noisy gain, also the name of its release
 TYPICAL = "typical_directions"  # the name of `Heads.typical` in files
 # Values by name, one per seed.
 Values = Mapping[str, "Sequence[float] | np.ndarray"]
-# A head calls a `Record` with (step, weights [seeds, classes, d + 1]). A `Record` must copy weights
-# that it keeps, because training overwrites them. Values that a `Record` returns, one per seed,
-# join the history.
+# A fit calls a `Record` with (step, weights [seeds, classes, d + 1]). A `Record` must copy weights
+# to keep them, because training overwrites them. Values it returns, one per seed, join the history.
 Record = Callable[[int, "torch.Tensor"], "Values | None"]
 # `fit_heads` calls an `Observe` with the normalisation of rows as a third argument.
 Observe = Callable[[int, "torch.Tensor", "Transform"], "Values | None"]
@@ -37,9 +36,10 @@ class Fitted:
       history: one record per seed and recorded step: seed_index, step, epoch, train_loss, ...
         Training losses are not private.
       chosen: for each seed the choice of a search, JSON-compatible; empty without a search.
-      priors: float32 [seeds, classes], released class frequencies, whose logs biases subtract.
+      priors: float32 [seeds, classes], released class frequencies, whose logs were subtracted from
+        the biases.
       gains: float32 [seeds, 2], the released gain of a student on public images, and the threshold
-        above which the student replaced the head; see `heads.student`.
+        above which the student replaces the head; see `heads.student`.
     """
 
     weights: npt.NDArray[np.float32]
@@ -55,8 +55,8 @@ class Heads(Fitted):
     """Linear classifiers, one per seed.
 
     Attributes:
-      transforms: for each seed, the normalisation of a feature row before the head is applied.
-      typical: float32 [seeds, r, d], main directions of training rows, by released moments.
+      transforms: per seed, the normalisation of feature rows before the head is applied.
+      typical: float32 [seeds, r, d], main directions of the training rows, from released moments.
     """
 
     seeds: tuple[int, ...]
@@ -64,7 +64,7 @@ class Heads(Fitted):
     typical: npt.NDArray[np.float32] | None = None
 
     def released_arrays(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Returns further released arrays besides the weights, by name: [seeds, ...] each."""
+        """Returns released arrays other than the weights, by name; each is [seeds, ...]."""
         import numpy as np  # heavy: planning imports this module
 
         arrays = {

@@ -1,17 +1,18 @@
-"""Options and release that sgd, momentum, adam and lamb share: heads of noisy gradient steps.
+"""Options and release of heads that take noisy gradient steps: sgd, momentum, adam and lamb.
 
-Each step releases (Abadi et al. 2016, algorithm 1) the sum, over a Poisson sample or all rows, of
-each example's gradient clipped to L2 norm `max_grad_norm`, plus Gaussian noise. Whatever the
-weights are, a row adds at most one clipped gradient and a null row nothing, so the sensitivity is
-`max_grad_norm`. If units of privacy have several rows, samples are of units, a unit adds the mean
-of its examples' clipped gradients, and n counts units, with unchanged sensitivity. Optimisers,
-schedules and averages see only the noisy sums: post-processing. Initial weights are public.
+Each step releases a sum of gradients plus Gaussian noise (Abadi et al. 2016, algorithm 1). The sum
+is over all rows or a Poisson sample, and each example's gradient is clipped to L2 norm
+`max_grad_norm`. At any weights, a row adds at most one clipped gradient and a null row adds
+nothing, so the sensitivity is `max_grad_norm`. If units of privacy have several rows, units are
+sampled, a unit adds the mean of its examples' clipped gradients, and n counts units. The
+sensitivity is the same. Optimisers, schedules and averages see only the noisy sums:
+post-processing. Initial weights are public.
 
 Defaults of momentum, adam and lamb were chosen on public features
-(bench/results/first_order_defaults.md). Momentum, adam and lamb centre rows of norm 1, for a share
-of the budget, and append a small constant. With a constant of 1, biases would take half of a
-clipped gradient's squared norm. Learning rates of momentum, adam and
-lamb follow rules of public quantities: n, d, the number of classes, and the noise.
+(bench/results/first_order_defaults.md). Momentum, adam and lamb by default scale rows to norm 1 and
+centre them, for a share of the budget. They append a small constant, because with a constant of 1
+biases would take half of a clipped gradient's squared norm. Their learning rates follow rules that
+use only public quantities: n, d, the number of classes, and the noise.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ MOST_EPOCHS = AtMost(
 # The standard deviation of `init: scaled` without `init_scale`.
 INIT_DEVIATION = 0.01
 
-# Options that a head may have with a default of its own.
+# Options whose defaults differ between heads.
 BatchSize = Annotated[
     int | Literal["full"],
     Field(
@@ -87,7 +88,7 @@ InitFile = Annotated[
         "names of dataset and backbone.",
     ),
 ]
-# The option of heads that a public head helps.
+# The option of heads that can start at a public head.
 PublicHeadFile = Annotated[
     str | None,
     Field(
@@ -100,12 +101,12 @@ PublicHeadFile = Annotated[
         "with many the public head fades.",
     ),
 ]
-# Other programs' words for batches that are no Poisson samples.
+# Options in other programs for batches that are not Poisson samples.
 OTHER_BATCHES = ("sampling", "shuffle", "replacement", "without_replacement", "drop_last")
 
 
 def check_start(init: str, file: str | None) -> None:
-    """Raises ValueError if `init: file` lacks a file, or another `init` has one."""
+    """Raises ValueError if `init: file` lacks `init_file`, or another `init` has one."""
     if (init == "file") != (file is not None):
         raise ValueError(
             f"init {init} with init_file {file}: write both init: file and init_file, the path of "
@@ -114,9 +115,9 @@ def check_start(init: str, file: str | None) -> None:
 
 
 class GradientOptions(BalanceOptions):
-    """The options that all heads of noisy gradient steps share."""
+    """The options of all heads that take noisy gradient steps."""
 
-    # Passes over the data if neither epochs nor steps are given.
+    # The default number of epochs, if neither epochs nor steps are given.
     DEFAULT_EPOCHS: ClassVar[float]
     paths: ClassVar[tuple[str, ...]] = ("init_file",)
 
@@ -275,11 +276,11 @@ class GradientOptions(BalanceOptions):
         return residual * math.hypot(1, self.constant) if self.has_unit_rows else math.inf
 
     def choose_rate(self, steps: int, *, noise: float, classes: int, dimension: int) -> float:
-        """Returns the rate by the head's rule; `noise` is per number of a mean gradient."""
+        """Returns the learning rate by the head's rule; `noise` is the result of `step_noise`."""
         raise NotImplementedError(f"head {self.head} has no rule for its learning rate")
 
     def expected_batch_size(self, n: int) -> int:
-        """Returns the expected batch size; raises ConfigError if n rows are too few for it."""
+        """Returns the expected batch size; raises ConfigError if it exceeds n."""
         if self.batch_size == "full":
             return n
         if self.batch_size > n:
@@ -290,7 +291,7 @@ class GradientOptions(BalanceOptions):
         return self.batch_size
 
     def step_count(self, n: int) -> int:
-        """Returns the steps taken on n rows: `steps`, or epochs * n / batch_size, rounded."""
+        """Returns the number of steps on n rows: `steps`, or epochs * n / batch_size, rounded."""
         if self.steps is not None:
             return self.steps
         epochs = self.DEFAULT_EPOCHS if self.epochs is None else self.epochs
@@ -313,7 +314,7 @@ class UnitRowOptions(GradientOptions):
     """Options of momentum, adam and lamb: centred rows, a small intercept and a rate by rule."""
 
     DEFAULT_EPOCHS: ClassVar[float] = 40
-    # True if the rule for the learning rate holds only for rows of norm 1.
+    # True if the learning rate's rule is valid only for rows of norm 1.
     UNIT_ROWS: ClassVar[bool] = True
 
     normalize: Normalize = Field(default_factory=Centred, description=CENTRED_BY_DEFAULT)
@@ -353,7 +354,7 @@ class UnitRowOptions(GradientOptions):
 
 
 def step_noise(releases: Releases) -> float:
-    """Returns the standard deviation of the noise on each number of a step's mean gradient."""
+    """Returns the standard deviation of the noise on each entry of a step's mean gradient."""
     sample_rate = releases.plan.find_mechanism(GRADIENTS).sample_rate
     return releases.noise_deviation(GRADIENTS) / (sample_rate * releases.plan.n)
 

@@ -1,7 +1,7 @@
 """Noisy gradient steps on linear heads: the training loop of sgd, momentum, adam and lamb.
 
-`gradient_options` documents the releases and sensitivities; `clipping` computes the sums,
-`privacy.releases` the noise, and each head's module the optimiser's step.
+`gradient_options` documents the releases and sensitivities. `clipping` computes the sums,
+`privacy.releases` makes the noise, and each head's module has its optimiser.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from dpprobe.progress import Progress
 if TYPE_CHECKING:
     from dpprobe.heads.opacus_engine import OpacusHead
 
-# The noise drawn at a time has NOISE_BYTES, which fit into half of a core's second-level cache.
-# Batches drawn at a time have _BLOCK_ROWS expected rows per seed.
+# Noise is drawn in blocks of NOISE_BYTES, half of a core's second-level cache. Batches are drawn
+# together up to _BLOCK_ROWS expected rows per seed.
 NOISE_BYTES = 2**19
 _BLOCK_ROWS = 2**14
 
@@ -55,22 +55,22 @@ def take_gradient_steps(
     start: torch.Tensor | None = None,
     record: Record | None = None,
 ) -> Fitted:
-    """Trains by the plan: draws batches, sums clipped gradients, adds noise, steps the optimiser.
+    """Trains heads: draws batches, sums clipped gradients, adds noise, steps the optimiser.
 
     `start` [classes, d + 1] is added to the initial weights of all seeds.
 
-    Noisy sums are divided by the public expected batch size. On the CPU each seed has its own
-    Poisson batches, and seeds train side by side on PyTorch's threads; heads on full batches share
-    each block of rows. A seed's head depends on that seed alone, except for last bits on a GPU.
+    Noisy sums are divided by the public expected batch size. On the CPU, seeds with Poisson batches
+    train in parallel threads; with full batches, all seeds use each block of rows together. A
+    seed's head does not depend on other seeds, except for last bits on a GPU.
 
     Raises:
       PrivacyError: if training takes more steps than the plan covers.
       ConfigError: if training diverged, or initial weights do not fit.
       DataError: if rows of Poisson batches are not in memory.
     """
-    # Without noise no sum needs to be exact.
+    # Without noise, sums need not be exact.
     if options.engine == "exact" and releases.plan.private:
-        from dpprobe.heads import exact_engine  # loads compiled functions, which takes time
+        from dpprobe.heads import exact_engine  # slow: loads compiled functions
 
         return exact_engine.train(options, rows, releases, optimiser(), start=start, record=record)
     mechanism = releases.plan.find_mechanism(GRADIENTS)
@@ -112,12 +112,12 @@ def take_gradient_steps(
 
 
 def is_native(rows: Rows) -> bool:
-    """True if `fused_step` computes the sums, and not PyTorch."""
+    """Returns True if `fused_step` computes the sums, False if PyTorch does."""
     return devices.has_kernels(rows.device)
 
 
 def _advance_all(trainings: Sequence[Training], steps: int, pool: Executor | None) -> int:
-    """Takes the next steps of all trainings; returns how many they took."""
+    """Takes the next steps of all trainings; returns the number of steps."""
     before = [training.taken for training in trainings]
     advance_all = map if pool is None else pool.map
     list(advance_all(lambda training: training.take_steps(steps), trainings))
@@ -128,9 +128,9 @@ def _advance_all(trainings: Sequence[Training], steps: int, pool: Executor | Non
 
 
 class Training:
-    """Heads while they train, one per seed, with one optimiser and shared blocks of steps.
+    """Heads while they train, one per seed, which take blocks of steps together.
 
-    `gradients` has an entry for each crop of the images, usually one; steps use the crops in turn.
+    `gradients` has one entry per crop of the images, usually a single one; steps use crops in turn.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Training:
         self._shape = begun.shape
         self._weights, self._release = (self._make_buffer(rows.device) for _ in range(2))
         self._view_heads(self._weights).copy_(begun)
-        # The optimiser changes `_parameters`; biases are the last column times the constant.
+        # The optimiser changes `_parameters`. Biases are their last column times the constant.
         self._constant = options.constant
         self._parameters = self._view_heads(self._weights)
         if self._constant != 1:
@@ -168,7 +168,7 @@ class Training:
         self._mixed = np.zeros(0) if self._mixing is None else self._mixing
         self._mixed = self._mixed.astype(np.float32)
         self._block = block_steps(size, mechanism, len(rows))
-        # Batches of rows in memory are only indices, so they are drawn for many blocks at once.
+        # For rows in memory, batches are only indices, so many are drawn at once.
         in_memory = self._native and gradients[0].arrays is not None
         blocks = batch_steps(mechanism, len(rows)) // self._block if in_memory else 1
         self._batches_at_once = self._block * max(1, blocks)
@@ -180,7 +180,7 @@ class Training:
         self._sum: ClippedGradientSum | OpacusHead
         self._sum = self._gradient_sum(gradients[0], mechanism, seeds, pool, options.engine)
         self._longest = None if releases.plan.private else options.max_batch_grad_norm
-        # True if compiled code can take the steps.
+        # whether compiled code can take the steps
         self._plain = (
             type(self._optimiser) is Sgd
             and self._longest is None
@@ -212,7 +212,7 @@ class Training:
             for seed in (seeds if rate < 1 else ())
         ]
         if engine == "opacus":
-            from dpprobe.heads.opacus_engine import OpacusHead  # imports Opacus, which takes time
+            from dpprobe.heads.opacus_engine import OpacusHead  # slow: imports Opacus
 
             return OpacusHead(
                 gradients,
@@ -253,7 +253,7 @@ class Training:
                     self._take_step(noise)
 
     def _descend_compiled(self) -> bool:
-        """Takes the next plain steps in compiled code; returns False without compiled code."""
+        """Takes the next plain SGD steps in compiled code; returns False if it cannot."""
         if not self._plain or not isinstance(self._sum, NativePoissonSum):
             return False
         batches = self._sum.next_batches()
@@ -312,7 +312,7 @@ class Training:
         return release.div_(self._divisor)
 
     def _add_noise(self, sums: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """Returns sums of gradients plus noise, or what an audit's observer makes of them."""
+        """Returns sums of gradients plus noise, or an audit observer's replacement."""
         if self._releases.observer is None:
             return sums.add_(noise)
         self._releases.observer.see_values("weights", self._seeds, self._view_heads(self._weights))
@@ -325,9 +325,9 @@ def heads_of(trainings: Sequence[Training]) -> torch.Tensor:
 
 
 def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
-    """Returns how many steps' noise, of `size` numbers each, is drawn at a time.
+    """Returns for how many steps noise is drawn at a time, `size` numbers per step.
 
-    On a GPU the number of steps changes the noise, so it must not depend on the number of seeds.
+    On a GPU this number affects the noise, so it must not depend on the number of seeds.
     """
     steps = NOISE_BYTES // (4 * size)
     if mechanism.sample_rate < 1:
@@ -336,5 +336,5 @@ def block_steps(size: int, mechanism: Mechanism, rows: int) -> int:
 
 
 def batch_steps(mechanism: Mechanism, rows: int) -> int:
-    """Returns the number of steps whose batches have `_BLOCK_ROWS` rows, or one step."""
+    """Returns for how many steps (at least one) batches have about `_BLOCK_ROWS` rows together."""
     return max(1, int(_BLOCK_ROWS / (mechanism.sample_rate * rows)))

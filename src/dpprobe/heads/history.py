@@ -1,4 +1,4 @@
-"""The history of a fit: records at some training steps, if records were requested."""
+"""The history of a fit: records at some of the training steps, if requested."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LOSS_ROWS = 10_000
 
 
 def record_steps(steps: int) -> list[int]:
-    """Returns about twenty evenly spaced steps, which include the last step."""
+    """Returns about twenty evenly spaced steps, including the last."""
     parts = min(steps, RECORDS)
     return [round(steps * part / parts) for part in range(1, parts + 1)]
 
 
 class History:
-    """Records of heads while they train, one per seed and step; none if `record` is None.
+    """Records of heads during training, one per seed and recorded step; none without `record`.
 
     Heads with link `none` have no loss, so their records have no train_loss.
     """
@@ -34,7 +34,7 @@ class History:
         self._sample_rate, self._link = sample_rate, link
 
     def add_record(self, step: int, weights: torch.Tensor) -> None:
-        """Adds a record per seed: its mean loss on the first rows, and the values of `record`."""
+        """Adds one record per seed: the mean loss on the first rows, and values from `record`."""
         if self._record is None:
             return
         further: dict[str, Any] = {}

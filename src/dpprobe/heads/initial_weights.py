@@ -1,4 +1,4 @@
-"""The initial weights of first-order heads: zeros, random weights of a seed, or a public file."""
+"""The initial weights of first-order heads: zeros, random weights per seed, or a public file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpprobe.heads.rows import Rows
 from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.private_mark import check_unmarked
 
-# The standard deviation of a standard normal that is truncated at two standard deviations.
+# The standard deviation of a standard normal truncated at two standard deviations.
 _TRUNCATED = 0.87962566103423978
 
 
@@ -66,7 +66,7 @@ def sized_weights(
 def truncated_normal(
     generator: np.random.Generator, shape: tuple[int, ...]
 ) -> npt.NDArray[np.float64]:
-    """Draws normals truncated at two deviations, rescaled to one (Flax's `lecun_normal`)."""
+    """Draws normals truncated at two deviations, with deviation 1 (Flax's `lecun_normal`)."""
     values = generator.standard_normal(shape)
     while (beyond := np.abs(values) > 2).any():
         values[beyond] = generator.standard_normal(int(beyond.sum()))
@@ -78,7 +78,7 @@ def weights_from_file(
 ) -> npt.NDArray[np.float64]:
     """Reads public weights [classes, d + 1]; biases are 0 if the file has none.
 
-    Raises ConfigError if the weights do not fit, PrivacyError if they are from private images.
+    Raises ConfigError if shapes do not fit, PrivacyError if the weights are from private images.
     """
     try:
         require_short_header(Path(path))

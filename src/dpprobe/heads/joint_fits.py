@@ -1,4 +1,4 @@
-"""Tells from a head's mechanisms whether several sites, or several cohorts, can train it."""
+"""Decides whether several sites, or a chain of cohorts, can train a head."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 
-# Weights change by at most _IN_ALL of their length in all steps together, and _IN_ONE in one.
+# Weights change by at most the fraction _IN_ALL of their norm over all steps, and _IN_ONE per step.
 _IN_ALL, _IN_ONE = 4.0, 0.5
 
 
@@ -49,10 +49,10 @@ class Options(MomentOptions):
 
 
 class Lamb(Adam):
-    """You et al. 2019, algorithm 2: Adam's direction d times |w| / |d| per layer.
+    """LAMB (You et al. 2019, algorithm 2): Adam's direction d times |w| / |d| per layer.
 
     Layers are the weights [classes, d] and the biases [classes] of each seed. There is no weight
-    decay, and the paper's phi is the identity. If |w| or |d| is 0, the ratio is 1.
+    decay, and the paper's phi is the identity. If |w| or |d| is 0, the factor is 1.
     """
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:

@@ -1,21 +1,21 @@
 """Least squares on one-hot labels from a noisy Gram matrix and a noisy cross product.
 
-The head of Mehta et al. 2023 ("Differentially private image classification from features"). Like
-Vu and Slavkovic 2009 and Wang 2018, the head perturbs sufficient statistics.
+The method of Mehta et al. 2023 ("Differentially private image classification from features"), a
+case of sufficient statistics perturbation (Vu and Slavkovic 2009, Wang 2018).
 
 The head releases two sums over rows x of norm at most S (`clipped_row_options.RowOptions`):
 
 - "gram": G = sum of x x^T. A row adds x x^T, of Frobenius norm |x|^2 <= S^2; a null row adds
-  nothing. The noise on G is symmetric and isometric, with half the variance off the diagonal: in an
-  orthonormal basis of the symmetric matrices all coordinates have equal variance.
-- "targets": B = sum of t x^T. With one label per example t = (e_y - 1/K) / sqrt(1 - 1/K), of norm
-  1: subtracting 1/K shifts all classes' scores equally, and multiplies the noise by sqrt(1 - 1/K).
+  nothing. The noise on G is symmetric and isometric: it has the same variance in all coordinates of
+    an orthonormal basis of the symmetric matrices, so half the variance off the diagonal.
+- "targets": B = sum of t x^T. With one label per example, t = (e_y - 1/K) / sqrt(1 - 1/K), with
+  norm 1. Subtracting 1/K shifts all scores equally, and reduces noise by the factor sqrt(1 - 1/K).
   With several labels, t is the 0/1 vector clipped to norm sqrt(`max_labels`). A row adds t x^T, of
   norm |t| |x| <= S, or S sqrt(max_labels).
 
 `gram_share` is G's share of mu^2 = 1/sigma_G^2 + 1/sigma_B^2. The weights are W = B (G* + lambda
-I)^-1 with G* from `second_order.estimate_spectrum` and lambda from `second_order.ridge_of`, but at
-least the lambda of `second_order.damp_ridge`.
+I)^-1 with G* from `second_order.estimate_spectrum` and lambda from `second_order.ridge_of`, or from
+`second_order.damp_ridge` if larger.
 
 Without noise the rows are not clipped, and lambda is `second_order.floor_ridge`.
 """
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from dpprobe.privacy.releases import Releases
 
 GRAM, TARGETS = "gram", "targets"
-# In directions that noise hides, weights are at most 1 / _HIDDEN_SHARE times those without noise:
-# their error is then no larger than that of weights 0.
+# In directions hidden by noise, weights are at most 1 / _HIDDEN_SHARE times the noiseless weights,
+# so that their error is at most the error of weights 0.
 _HIDDEN_SHARE = 0.5
 
 
@@ -103,7 +103,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         )
 
         def solve_seed(seed_releases: Releases) -> torch.Tensor:
-            # both sums are released before use, because sites send them together
+            # both sums are released before either is used, because sites send them together
             noisy = seed_releases.release_symmetric(GRAM, gram.one_seed)[0]
             right = seed_releases.release_gaussian(TARGETS, targets.one_seed)[0]
             matrix = estimate_spectrum(noisy, seed_releases.noise_deviation(GRAM))
@@ -124,7 +124,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 
 
 def regression_targets(rows: Rows, longest: float) -> Callable[[Piece], torch.Tensor]:
-    """Returns a function that computes a piece's targets [m, K], of norm 1 or at most `longest`."""
+    """Returns a function from a piece to its targets [m, K], of norm 1 or at most `longest`."""
     from dpprobe.heads.second_order import MARGIN, clipped_labels  # imports torch
 
     classes = rows.num_classes

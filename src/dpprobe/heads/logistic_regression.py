@@ -1,11 +1,11 @@
 """L2-penalised logistic regression by L-BFGS: multinomial, or one regression per label.
 
-Features are standardised with the training set's means and standard deviations: no result is
-differentially private. Each evaluation centres the rows block by block, in the processor's cache,
-and the weights contain the scale. Rows outside a fold have weight 0. A row of a unit of m rows has
+Nothing here is differentially private: features are standardised with the training set's means and
+standard deviations. Each evaluation centres the rows block by block, in the processor's cache; the
+scale is part of the weights. Rows outside a fold have weight 0. Each row of a unit with m rows has
 weight 1 / m everywhere: in means, deviations, the loss and counts of correct decisions. In a
-balanced fit the weight is also multiplied by N / (K N_k), with the sum N of all weights and the sum
-N_k over the row's class, for K classes that occur: all classes have equal weight.
+balanced fit, weights are also multiplied by N / (K N_k), where N is the sum of all weights, N_k the
+sum over the row's class, and K the number of classes that occur. So all classes have equal weight.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Array = npt.NDArray[np.float64]
 def _compute_losses(
     logits: torch.Tensor, labels: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns each row's loss [m], and its derivative in place of the logits [classes, m]."""
+    """Returns the loss per row [m]; replaces the logits [classes, m] by the loss's derivative."""
     if labels.ndim == 2:
         targets = labels.T.to(logits.dtype)
         losses = (torch.nn.functional.softplus(logits) - targets * logits).sum(0)
@@ -43,7 +43,7 @@ def _compute_losses(
 
 
 def _balance_classes(weights: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Returns each row's factor, float32 [rows], with which all classes have equal weight."""
+    """Returns factors, float32 [rows], that give all classes equal total weight."""
     totals = torch.bincount(labels, weights.double())
     present = totals > 0
     shares = totals.sum() / (present.sum() * totals)
@@ -60,7 +60,7 @@ class Objective:
       everyone: float32 [rows], the rows' weights; 0 for null rows.
 
     Args:
-      one_scale: divides all features by the root of their mean variance, for a handful of rows.
+      one_scale: divides all features by the root of their mean variance, for fits on very few rows.
         With one scale per feature, the features of any two rows would become -1 and 1.
       balanced: gives all classes equal weight; only for one label per row.
     """
@@ -70,7 +70,7 @@ class Objective:
         self._classes = data.num_classes
         self.n, self._dimension = data.n, data.dimension
         self.device = data.device
-        # Rounding in float32 ends a search early where features are nearly collinear.
+        # In float32, rounding would end a search early if features are nearly collinear.
         self._dtype = torch.float32 if devices.has_kernels(self.device) else torch.float64
         self._metric: tuple[float, Metric] | None = None
         usable = data.lengths.isfinite()
@@ -107,7 +107,7 @@ class Objective:
         return np.zeros((self._classes, self._dimension + 1))
 
     def assign_folds(self, count: int) -> torch.Tensor:
-        """Returns each row's fold, int64 [rows]; units get folds in turn, by their first rows."""
+        """Returns folds, int64 [rows]; units get folds in turn, in order of their first rows."""
         units = self._data.units
         if units is None:
             return torch.arange(len(self._data), device=self.device) % count
@@ -126,13 +126,12 @@ class Objective:
     ) -> Array:
         """Returns the minimiser over the weighted rows, by L-BFGS from `start`.
 
-        Rows that a fit leaves out have weight 0. The fit has converged if no entry of the gradient
-        exceeds the tolerance in absolute value. `stopping` has the tolerance and the most
-        iterations.
+        Weight 0 leaves a row out. The fit has converged if no entry of the gradient exceeds the
+        tolerance in absolute value. `stopping` is (tolerance, largest number of iterations).
         """
         tolerance, max_iterations = stopping
         total = float(row_weights.sum())
-        if self._metric is None or self._metric[0] != penalty:  # folds share a penalty's metric
+        if self._metric is None or self._metric[0] != penalty:  # folds share the metric
             self._metric = penalty, self._choose_metric(penalty)
         metric = self._metric[1]
         solution, evaluations, failure = start, 0, None
@@ -159,7 +158,7 @@ class Objective:
             variables = metric.find_variables(start).ravel()
             result = minimize(evaluate_flat, variables, jac=True, method="L-BFGS-B", options=limits)
             solution = metric.find_parameters(result.x.reshape(start.shape))
-            # L-BFGS also succeeds at the minimum, where float64 cannot lower the loss further.
+            # L-BFGS also succeeds if float64 cannot represent a lower loss, near the minimum.
             failure = None if result.success else result.status
         loss, gradient = evaluate(solution)
         slope = float(np.abs(gradient).max())
@@ -186,15 +185,15 @@ class Objective:
         return solution
 
     def _choose_metric(self, penalty: float) -> Metric:
-        """Returns a whitening metric; none for fewer rows than features: few steps suffice."""
+        """Returns a whitening metric; none for fewer rows than features, as few steps suffice."""
         if len(self._data) < self._dimension:
             return Metric()
-        # The loss's curvature at equal logits, per class and unit of the second moment.
+        # The curvature of the loss at equal logits, per class and per unit of the second moment.
         curvature = 0.25 if self._data.multi_label else 1 / self._classes
         matrix = curvature * self._second_moment
         slack = penalty
         matrix.diagonal().add_(slack)
-        # Rounding may outweigh a small penalty, so `slack` grows. All metrics lead to one minimum.
+        # Rounding may outweigh a small penalty, so `slack` grows; the minimum stays the same.
         while (factored := torch.linalg.cholesky_ex(matrix)).info and slack < self._dimension:
             slack *= 10
             matrix.diagonal().add_(slack)
@@ -247,7 +246,7 @@ class Objective:
         return float(loss), np.column_stack([gradient, sums.cpu().numpy()])
 
     def _on_device(self, parameters: Array) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns weights [classes, d] and bias [classes, 1] for centred features."""
+        """Returns weights [classes, d] and biases [classes, 1] for centred features."""
         both = np.column_stack([parameters[:, :-1] * self._scale, parameters[:, -1]])
         moved = torch.from_numpy(both).to(device=self.device, dtype=self._dtype)
         return moved[:, :-1].contiguous(), moved[:, -1:]
@@ -258,14 +257,14 @@ class Objective:
 
 
 class Metric:
-    """Variables V in which L-BFGS searches weights W = V L^-1, with L L^T a curvature.
+    """A change of variables for L-BFGS: weights W = V L^-1, where L L^T is a curvature.
 
-    Features of a network are nearly collinear, so that the weights' own metric needs hundreds of
-    iterations. In variables whose curvature at equal logits is 1, about twenty iterations suffice.
+    Features of a network are nearly collinear, so L-BFGS on W needs hundreds of iterations. With V,
+    whose curvature at equal logits is 1, about twenty iterations suffice.
 
     Args:
-      factor: L of each class's weights, float64 [d, d]; None for L = 1, also for biases.
-      bias_scale: a bias is its variable times this number.
+      factor: L for the weights of each class, float64 [d, d]; None for L = 1, and no bias scale.
+      bias_scale: the factor from a bias's variable to the bias.
     """
 
     def __init__(self, factor: torch.Tensor | None = None, bias_scale: float = 1.0) -> None:
@@ -282,7 +281,7 @@ class Metric:
         return self._multiply(parameters, self._factor, 1 / self._bias_scale)
 
     def map_gradient(self, gradient: Array) -> Array:
-        """Converts the gradient by parameters to the gradient by variables."""
+        """Converts the gradient with respect to parameters to that with respect to variables."""
         matrix = None if self._inverse is None else self._inverse.T
         return self._multiply(gradient, matrix, self._bias_scale)
 

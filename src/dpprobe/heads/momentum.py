@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # The learning rate, as a share of the largest rate at which heavy-ball descent converges.
 _PART = 0.9
 # The largest standard deviation of noise in a unit row's logits after all steps: absolute for few
-# classes, and per ln(classes) for many classes, which need larger logits.
+# classes, and per ln(classes) for many, because many classes need larger logits.
 _LOGIT_NOISE, _MANY_LOGIT_NOISE = 1.0, 0.5
 
 
@@ -60,20 +60,20 @@ class Options(StudentOptions):
 
     def choose_rate(self, steps: int, *, noise: float, classes: int, **_: float) -> float:
         largest = 1 + self.intercept**2
-        # The loss's curvature at equal logits, per unit of a row's second moment.
+        # The curvature of the loss at equal logits, per unit of a row's second moment.
         curvature = 1 / classes if self.loss == "softmax" else 0.25
         longest = _PART * 2 * (1 + self.beta) / (largest * curvature)
         if noise == 0:
             return longest
-        # Velocity multiplies a step's noise in the weights, and so in a unit row's logits, by 1 /
-        # (1 - beta). The noise of T steps adds up like sqrt(T).
+        # Velocity multiplies the noise of a step in the weights, and in a unit row's logits, by 1 /
+        # (1 - beta). The noise of T steps grows with sqrt(T).
         spread = noise * math.sqrt(steps) / (1 - self.beta)
         bound = max(_LOGIT_NOISE, _MANY_LOGIT_NOISE * math.log(classes))
         return min(longest, bound / spread)
 
 
 class Momentum(Optimiser):
-    """v = beta v + g, w - rate v: Polyak's heavy ball, as in `torch.optim.SGD`."""
+    """Heavy-ball steps, as in `torch.optim.SGD`: v = beta v + g, w = w - rate v."""
 
     def __init__(self, *, beta: float) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Momentum(Optimiser):
 
 
 class StretchedMomentum(Momentum):
-    """Heavy-ball steps by gradients that a public head stretches."""
+    """Heavy-ball steps on gradients scaled along a public head; see `PublicHead.stretch`."""
 
     def __init__(self, *, beta: float, head: PublicHead) -> None:
         super().__init__(beta=beta)

@@ -1,7 +1,7 @@
-"""DP-Newton: full-batch steps with a noisy Hessian and a noisy gradient each.
+"""DP-Newton: full-batch steps, each with a noisy Hessian and a noisy gradient.
 
 Rows x have norm at most S (see `clipped_row_options.RowOptions`), and p are a row's probabilities.
-Each of `steps` steps makes two releases, at weights that depend on earlier releases alone.
+Each of `steps` steps makes two releases, at weights that depend only on earlier releases.
 
 "hessians":
 
@@ -22,12 +22,12 @@ null, r has a bound of its own:
 
 - softmax: |r|^2 = (1 - p_y)^2 + sum_{k != y} p_k^2 <= 2 (1 - p_y)^2 <= 2, since all p_k but p_y sum
   to 1 - p_y. So a softmax has sensitivity sqrt(2) S. For one step from zero weights, p = 1/K and
-  |r|^2 = 1 - 1/K, so a sensitivity of S suffices.
+  |r|^2 = 1 - 1/K, so the sensitivity is at most S.
 - sigmoids: |r_k| <= 1, so |r| <= sqrt(K), and for one step with p = 1/2, |r| = sqrt(K) / 2. Sums
   for sigmoids are divided by sqrt(K), so their sensitivity is S, or S / 2 for one step.
 
-The Hessians use the share `hessian_share` of the budget T (1/sigma_H^2 + 1/sigma_g^2). A step uses
-`second_order.estimate_spectrum` of the mean of the shared Hessians released so far.
+The Hessians use the share `hessian_share` of the budget T (1/sigma_H^2 + 1/sigma_g^2). Each step
+applies `second_order.estimate_spectrum` to the mean of the shared Hessians released so far.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Options(PreconditionedDescentOptions):
         return self.max_grad_norm is None and self.loss == "sigmoid"
 
     def gradient_scale(self, classes: int) -> float:
-        """Returns the divisor of an example's gradient before its release."""
+        """Returns the number by which gradients are divided before their release."""
         return float(classes**0.5) if self._divided else 1.0
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
@@ -147,7 +147,7 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 
 
 def precondition_by_mean(descent: Descent, releases: Releases) -> Precondition:
-    """Preconditions with the mean of the Hessians released so far, one for all classes."""
+    """Preconditions with the mean of the Hessians released so far, the same for all classes."""
     from dpprobe.heads.second_order import estimate_spectrum, second_moment  # imports torch
 
     total: torch.Tensor | None = None
@@ -176,7 +176,7 @@ def precondition_by_mean(descent: Descent, releases: Releases) -> Precondition:
 
 
 def precondition_per_class(descent: Descent, releases: Releases) -> Precondition:
-    """Preconditions with one Hessian per class, each freed after use, as K take much memory."""
+    """Preconditions with one Hessian per class; frees each after use, to save memory."""
     import torch  # heavy: planning imports this module
 
     from dpprobe.heads.second_order import estimate_spectrum, second_moment

@@ -1,7 +1,7 @@
 """Logistic regression with an L2 penalty, to convergence: the non-private baseline.
 
-A baseline must answer the same question as the private heads beside it. If a cell's headline metric
-is macro accuracy, all classes have equal weight in the loss and in the choice of the penalty.
+A baseline must optimise the same metric as the private heads. If a cell's headline metric is macro
+accuracy, all classes have equal weight in the loss and in the choice of the penalty.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Options(MethodOptions):
 
     @property
     def stopping(self) -> tuple[float, int]:
-        """The tolerance and the most iterations of a fit, for `Objective.find_minimum`."""
+        """(tolerance, largest number of iterations) of a fit, for `Objective.find_minimum`."""
         return self.tolerance, self.max_iterations
 
     def follow_metric(self, metric: str, *, multi_label: bool) -> Self:
@@ -126,11 +126,11 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
 
 
 def choose_penalty(objective: Objective, options: Options) -> float:
-    """Returns the penalty with the best accuracy over folds; of equally good ones, the largest.
+    """Returns the penalty with the best cross-validated accuracy; the largest of equally good ones.
 
-    Accuracy is the macro accuracy if the objective is balanced.
+    If the objective is balanced, accuracy means macro accuracy.
 
-    Starts at the largest candidate and stops once accuracy has fallen by more than a standard
+    Tries penalties in decreasing order, and stops once accuracy has fallen by more than a standard
     error, because smaller penalties overfit more and take longer. All rows of a unit of privacy are
     in one fold, and a unit counts once.
     """

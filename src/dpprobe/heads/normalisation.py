@@ -1,8 +1,9 @@
 """Normalisations of feature rows before training, and their privacy cost.
 
-A normalisation of each row by itself costs no privacy. A normalisation that reads several private
-examples is a release: it has a mechanism and a share of the head's budget, and its values are
-  published with the head. Imports nothing heavy; `dpprobe.heads.normalised_rows` normalises rows.
+A normalisation that treats each row separately costs no privacy. A normalisation with statistics of
+private examples is a release: it has mechanisms and a share of the head's budget, and its
+statistics are published with the head. Imports nothing heavy; `dpprobe.heads.normalised_rows`
+normalises rows.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ CENTRE = "centre"
 SECOND_MOMENT = "second_moment"
 CHANNEL_MEANS = "channel_means"
 CHANNEL_DEVIATIONS = "channel_deviations"
-# A share of a privacy budget.
+# The type of a share of the privacy budget.
 Share = Annotated[float, Field(gt=0, lt=1)]
 SMALLEST_BOUND, LARGEST_BOUND = 1e-6, 1e6
-# Far above variances whose square root is 0 in float32.
+# Far above any variance whose square root is 0 in float32.
 SMALLEST_FLOOR = 1e-12
-# Describes the option of heads whose rows are centred by default.
+# The option's description, for heads whose rows are centred by default.
 CENTRED_BY_DEFAULT = (
     "Normalisation of features; the default releases a centre from the head's budget."
 )
 
 
 class Normalisation(Options):
-    """A map of feature vectors; without `priced`, each vector is mapped by itself."""
+    """A normalisation of feature vectors; unless `priced`, it maps each vector separately."""
 
     model_config = ConfigDict(allow_inf_nan=False)
     priced: ClassVar[bool] = False
@@ -49,12 +50,12 @@ class Normalisation(Options):
 
     @model_serializer(mode="wrap")
     def _write_brief(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any] | str:
-        """Writes a normalisation without parameters as its `kind` alone."""
+        """Serialises a normalisation without parameters as its `kind`."""
         values: dict[str, Any] = handler(self)
         return self.kind if len(values) == 1 else values
 
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:  # noqa: ARG002
-        """Returns the releases from n units, with noise multipliers up to a common factor."""
+        """Returns the releases over n units, with noise multipliers up to a common factor."""
         return ()
 
 
@@ -95,7 +96,7 @@ class Priced(Normalisation):
     )
 
 
-# An option of normalisations that release a mean.
+# The option of normalisations that release a mean.
 PublicRows = Annotated[
     str | None,
     Field(
@@ -110,7 +111,7 @@ PublicRows = Annotated[
 
 
 class AroundCentre(Priced):
-    """Subtracts a released mean: a sum of features of norm 1, of sensitivity 1, over public n."""
+    """Subtracts a released mean: a noisy sum of unit rows (sensitivity 1), divided by public n."""
 
     public: PublicRows = None
 
@@ -255,7 +256,7 @@ def _spelt_out(value: Any) -> Any:
 
 
 class _BareWords:
-    """Adds kinds as bare words to the JSON schema, for editors."""
+    """Allows kinds as bare words in the JSON schema, for editors."""
 
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler

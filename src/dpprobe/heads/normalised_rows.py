@@ -1,4 +1,4 @@
-"""Normalises a training set for the heads, and releases a normalisation's statistics."""
+"""Normalises the rows of a training set, and releases the statistics for it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dpprobe.heads.whitening import publicly_whitened_rows, whitened_rows
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
 
-# Float32 rounding may lengthen a row of norm 1 by _MARGIN, so released rows are shortened by it.
+# Float32 rounding may lengthen a row of norm 1 by _MARGIN, so rows are first shortened by it.
 _MARGIN = 4 * 2.0**-24
 
 
 def normalise_rows(data: TrainingSet, spec: Normalisation, releases: Releases) -> Rows:
     """Returns the rows of a training set after a normalisation.
 
-    A normalisation of each row by itself is computed once per job. A priced normalisation is
-    released again for each seed, so the normalised rows are for one seed.
+    A normalisation without a release is computed once per job. A priced normalisation is released
+    for each seed, so its rows are for one seed only.
     """
     if not spec.priced:
         return data.make_once(spec, lambda: Rows(data, Transform(spec)))
@@ -46,11 +46,10 @@ def _release_centre(
 ) -> torch.Tensor:
     """Returns the noisy sum of rows scaled to norm 1, divided by n: float32 [d].
 
-    A row adds a vector of norm at most its weight to the sum, and a row that must not contribute
-    adds nothing: sensitivity 1. The divisor n is public. The released centre is then shrunk towards
-    the mean of public rows, or towards 0, by the expected share of noise in its squared distance
-    (James and Stein 1961, positive part), which costs no privacy: a centre that is noise alone
-    would hide the classes.
+    Each row adds a vector of norm at most its weight, and a null row adds nothing, so the
+    sensitivity is 1. The divisor n is public. The released centre is then shrunk towards the mean
+    of public rows, or towards 0, by the expected share of noise in its squared distance (James and
+    Stein 1961, positive part), at no privacy cost: a centre of pure noise would hide the classes.
     """
     total = torch.zeros(data.dimension, dtype=torch.float64, device=data.device)
     grid = releases.make_grid(1.0, data.n)

@@ -1,18 +1,18 @@
 """`engine: opacus`: noisy gradient steps in which Opacus forms, clips, adds and averages gradients.
 
-The engine repeats benchmarks on a library that others audit. All else is the other engine's code:
-plan, Poisson batches, noise, learning rates, optimisers and averages. So from one seed both engines
-train equal weights, up to float32 rounding.
+The engine repeats benchmarks with a library that others audit. Everything else is the code of the
+default engine: plan, Poisson batches, noise, learning rates, optimisers and averages. So with the
+same seed both engines train the same weights, up to float32 rounding.
 
 **Released** in each step: the sum of the sampled rows' clipped gradients plus noise, divided by the
 public expected batch size. `GradSampleModule` forms each row's gradient g. `DPOptimizer` multiplies
 g by min(1, C / (|g| + 1e-6)), adds the products and noise, and divides.
 
-**Sensitivity**: C = `max_grad_norm`. A row adds at most one clipped gradient, a null row nothing.
-Opacus would pass a NaN on to all weights. So a gradient that is not finite, or too long for
-float32, becomes zeros before Opacus clips it. Opacus adds a gradient's squares in float32. On a CPU
-it finds a tensor of 1e8 normal numbers 1.1% too short, so the clipped tensor is longer than C by as
-much. The engine is therefore only for benchmarks.
+**Sensitivity**: C = `max_grad_norm`. A row adds at most one clipped gradient, and a null row adds
+nothing. With Opacus a NaN would spread to all weights. So a gradient that is not finite, or too
+long for float32, is set to zeros before Opacus clips it. Opacus sums the squares of a gradient in
+float32. On a CPU the norm of a tensor of 1e8 normal numbers comes out 1.1% too small, so the
+clipped tensor is longer than C by as much. The engine is therefore only for benchmarks.
 
 **Noise**: the plan's normals, drawn by `privacy.float32_noise` instead of torch's generator.
 
@@ -35,12 +35,12 @@ from dpprobe.heads.clipping import ClippedGradients, drawn_rows
 from dpprobe.privacy.sampling import Sampler
 
 AddNoise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-# Gradients of a linear head's rows are formed together up to PIECE_BYTES, which fit a cache.
+# Per-row gradients of a linear head are formed together up to PIECE_BYTES, which fit a cache.
 PIECE_BYTES = 2**23
 
 
 class _Receiver(torch.optim.Optimizer):
-    """Receives the released gradients in place of torch's optimiser; dpprobe's optimisers step."""
+    """Takes the place of torch's optimiser, and receives released gradients without a step."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         super().__init__(list(parameters), {})
@@ -53,18 +53,18 @@ class _Receiver(torch.optim.Optimizer):
 
 
 class OpacusSteps(DPOptimizer):  # type: ignore[misc]
-    """Opacus's optimiser with the plan's noise, for a model of which it trains some parameters.
+    """Opacus's optimiser with the plan's noise, for some or all parameters of a model.
 
     Attributes:
-      model: the model with Opacus's hooks, whose calls precede `add_rows`.
+      model: the model with Opacus's hooks; call it before `add_rows`.
 
     Args:
       parameters: the trained parameters, in the order of the noise.
       max_grad_norm: the clipping norm C; infinite for no clipping.
-      noise_multiplier: the plan's, which a hook of Opacus's accountants reads; the caller passes
+      noise_multiplier: the plan's noise multiplier, for Opacus's accountants; the caller passes
         noise of this deviation, times C.
       divisor: the public expected batch size.
-      add: returns a sum plus noise; an audit's observer replaces it.
+      add: a function that returns a sum plus noise, or an audit observer's replacement.
     """
 
     def __init__(
@@ -90,14 +90,14 @@ class OpacusSteps(DPOptimizer):  # type: ignore[misc]
         )
 
     def form_gradients(self, losses: torch.Tensor) -> None:
-        """Computes the gradients of the losses [m] of the model's rows: `grad_samples`."""
+        """Computes per-row gradients from the losses [m]; Opacus keeps them as `grad_samples`."""
         with warnings.catch_warnings():
-            # Inputs need no gradients, of which torch warns.
+            # torch warns that inputs need no gradients.
             warnings.filterwarnings("ignore", "Full backward hook", UserWarning)
             losses.sum().backward()
 
     def add_rows(self, losses: torch.Tensor) -> None:
-        """Adds the clipped gradients of the losses [m] of the model's rows to the step's sum."""
+        """Adds the clipped per-row gradients, from the losses [m], to the step's sum."""
         self.form_gradients(losses)
         self.signal_skip_step(do_skip=True)  # the step needs noise, see `release_mean`
         self.step()
@@ -109,7 +109,7 @@ class OpacusSteps(DPOptimizer):  # type: ignore[misc]
         Raises PrivacyError if Opacus released gradients without the noise.
         """
         self._noise, self._receiver.released = noise.split(self._sizes), []
-        for parameter in self.params:  # ends the step without further rows
+        for parameter in self.params:  # no further rows belong to the step
             parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
         self.step()
         self.zero_grad(set_to_none=True)
@@ -133,9 +133,9 @@ class OpacusSteps(DPOptimizer):  # type: ignore[misc]
 
 
 class OpacusHead:
-    """A seed's steps on a linear head, whose input is a row with the constant appended.
+    """One seed's steps on a linear head, whose inputs are rows with the constant appended.
 
-    `gradients` may be replaced between batches, by gradients of equally many other rows.
+    Between batches, `gradients` may be replaced by gradients of as many other rows.
 
     Args:
       parameters: [1, classes, d + 1], which the caller changes between steps.
@@ -191,7 +191,7 @@ class OpacusHead:
         return released[None]
 
     def _read_pieces(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yields the next batch's normalised rows [m, d] and their indices, in pieces."""
+        """Yields the next batch in pieces: normalised rows [m, d] with their indices."""
         rows, batch = self.gradients.rows, next(self._batches)
         if batch is not None:
             for index in batch.split(self._most):

@@ -1,4 +1,4 @@
-"""The optimisers' common interface, and plain SGD; other heads' modules have their optimisers.
+"""The optimisers' common interface, and plain SGD; other optimisers are in their heads' modules.
 
 Optimisers read only noisy sums: post-processing, without privacy cost. Imports nothing heavy.
 """
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     import torch
 
-# A tensor of an optimiser, or the number of its steps.
+# A value in an optimiser's state: a tensor, or the number of steps.
 State: TypeAlias = "torch.Tensor | int"
 
 
 class Optimiser(ABC):
-    """Updates heads [seeds, classes, d + 1] in place; seeds do not affect each other."""
+    """Updates heads [seeds, classes, d + 1] in place, each seed independently."""
 
     def __init__(self) -> None:
         # The state that later steps need besides the weights; empty before the first step.
@@ -25,10 +25,10 @@ class Optimiser(ABC):
 
     @abstractmethod
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, rate: float) -> None:
-        """Takes a step by a gradient of the weights' shape; may overwrite `gradient`."""
+        """Takes a step; `gradient` has the weights' shape, and may be overwritten."""
 
     def copy_state(self) -> dict[str, State]:
-        """Returns a copy of the state for `restore_state` of another optimiser."""
+        """Returns a copy of the state, for another optimiser's `restore_state`."""
         return _copy_values(self._state)
 
     def restore_state(self, state: Mapping[str, State]) -> None:

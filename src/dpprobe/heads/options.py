@@ -31,7 +31,7 @@ CLASS_OFFSETS = "class_offsets"  # the release of `heads.class_offsets`
 ClippingNorm = Annotated[float, Field(ge=SMALLEST_SENSITIVITY, le=LARGEST_SENSITIVITY)]
 
 # Accounting takes a minute for a million steps at sampling rate 2.5e-5, and ten minutes for four
-# million. A million steps at rate 0.02 get no epsilon within 0.1%.
+# million. For a million steps at rate 0.02, epsilon cannot be computed to within 0.1%.
 MOST_STEPS = AtMost(
     1_000_000,
     "each step is a noisy release; accounting for more steps takes many minutes per epsilon, "
@@ -40,7 +40,7 @@ MOST_STEPS = AtMost(
 
 
 def check_counts(mechanisms: Sequence[Mechanism]) -> None:
-    """Raises ConfigError if a mechanism has more repetitions than accountants can handle."""
+    """Raises ConfigError if a mechanism has more releases than accountants can handle."""
     for mechanism in mechanisms:
         if mechanism.count > MOST_STEPS.limit:
             raise ConfigError(
@@ -50,18 +50,18 @@ def check_counts(mechanisms: Sequence[Mechanism]) -> None:
 
 
 class MethodOptions(Options, ABC):
-    """A way to train a head; `head` selects the module that fits it."""
+    """The options of a method; `head` selects the module that trains the head."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
     private: ClassVar[bool] = True
-    # True if a fit trains a part of the backbone too, and not a linear head alone.
+    # True if a fit also trains a part of the backbone.
     tunes_network: ClassVar[bool] = False
-    # Raised if equal options lead to another head; cells of another version are trained again.
+    # The version, raised if the same options lead to a different head: old cells are trained again.
     fit_version: ClassVar[int] = 1
     # Options that no search may change.
     FIXED: ClassVar[frozenset[str]] = frozenset({"head", "normalize", "engine"})
-    # Options that hold the path of a public file, in which "{dataset}" and "{backbone}" may stand.
+    # Options that are the path of a public file, which may contain "{dataset}" and "{backbone}".
     paths: ClassVar[tuple[str, ...]] = ()
 
     COUNTERPARTS: ClassVar[Mapping[str, str]] = {
@@ -84,7 +84,7 @@ class MethodOptions(Options, ABC):
                 f"normalize: {self.normalize.kind} takes a share of a privacy budget, but "
                 f"head {self.head} has no budget; write l2 or none"
             )
-        # rows of `public`, and a public head, are mapped as the private rows are
+        # public rows and public heads are normalised like private rows
         mapped = ("public", "public_head")
         files = [name for name in self.public_files() if name.rpartition(".")[2] not in mapped]
         if isinstance(self.normalize, Whitened) and files:
@@ -96,23 +96,23 @@ class MethodOptions(Options, ABC):
         return self
 
     def resolve_choice(self, facts: DataFacts, *, exact: bool = False) -> MethodOptions:  # noqa: ARG002
-        """Returns the options after the choice from public facts; only `auto` changes.
+        """Returns options with a head chosen from public facts; only `auto` changes.
 
         Args:
-          exact: True to choose exact sums, as releases need; a user's own options stay unchanged.
+          exact: True to choose exact sums, as for a release; options set by the user do not change.
         """
         return self
 
     def follow_metric(self, metric: str, *, multi_label: bool) -> MethodOptions:  # noqa: ARG002
-        """Returns the options for a cell's headline metric; only a non-private head changes.
+        """Adapts the options to a cell's headline metric; only a non-private head changes.
 
-        The metric may follow from labels, and a private head must not.
+        The metric may depend on labels, which must not influence a private head.
         """
         return self
 
     @property
     def is_undecided(self) -> bool:
-        """True if the head is not chosen yet, because facts of the data are missing."""
+        """True if the head is not chosen yet, because facts about the data are missing."""
         return False
 
     @property
@@ -122,7 +122,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def trial_head(self) -> MethodOptions:
-        """The method whose fits are repeated: the method itself, or the base of a search."""
+        """The method of a single fit: the method itself, or the base of a search."""
         return self
 
     @property
@@ -132,16 +132,16 @@ class MethodOptions(Options, ABC):
 
     @property
     def link(self) -> Literal["softmax", "sigmoid", "none"]:
-        """The function from scores to probabilities; none if scores are not logits."""
+        """The function from scores to probabilities; "none" if scores are not logits."""
         return "softmax"
 
     def link_on(self, multi_label: bool) -> Literal["softmax", "sigmoid", "none"]:  # noqa: ARG002
-        """Returns the link (scores to probabilities) for rows with one label, or with several."""
+        """Returns the link (scores to probabilities) for rows with one label or with several."""
         return self.link
 
     @property
     def private_choices(self) -> str | None:
-        """Names what the head takes from private examples without a mechanism; None if nothing.
+        """Names a choice from private examples that no mechanism covers; None without one.
 
         `resources/statement.yaml` describes the names under `not_covered`.
         """
@@ -154,11 +154,11 @@ class MethodOptions(Options, ABC):
 
     @property
     def counted_classes(self) -> int | None:
-        """The number of classes that the options are written for; None if any number is allowed."""
+        """The number of classes that the options require; None if any number is allowed."""
         return None
 
     def class_fault(self, classes: int, *, multi_label: bool) -> str | None:  # noqa: ARG002
-        """Explains why options do not fit the number of classes or labels; None if they fit."""
+        """Explains why the options do not fit the number of classes or labels; None if they fit."""
         return None
 
     @property
@@ -168,7 +168,7 @@ class MethodOptions(Options, ABC):
 
     @property
     def releases_priors(self) -> bool:
-        """True if the head releases class frequencies, to predict as if these were equal."""
+        """True if the head releases class frequencies, to remove their effect on predictions."""
         return False
 
     @property
@@ -178,16 +178,16 @@ class MethodOptions(Options, ABC):
 
     @property
     def running_sums(self) -> tuple[str, ...] | None:
-        """The releases whose sums add up over cohorts; None if cohorts cannot form a chain."""
+        """The releases whose sums add up over cohorts; None if a chain of cohorts is impossible."""
         return None
 
     @property
     def engine_limits(self) -> str | None:
-        """Names an engine that is not exact, for the privacy statement; None if exact."""
+        """The name of an engine that is not exact, for the privacy statement; None if exact."""
         return None
 
     def public_files(self) -> dict[str, str]:
-        """Returns the files that the method declares public, by the option that names each."""
+        """Returns the files that the method declares public, by option."""
         paths = {name: getattr(self, name) for name in self.paths}
         if isinstance(self.normalize, AroundCentre):
             paths[PUBLIC_ROWS] = self.normalize.public
@@ -198,13 +198,13 @@ class MethodOptions(Options, ABC):
         return tuple(self.public_files().values())
 
     def identity_options(self) -> dict[str, Any]:
-        """Returns what decides the head: all options but paths of public files, and the version."""
+        """Returns what decides the head: the version, and options without public files' paths."""
         unnamed: dict[str, Any] = {**dict.fromkeys(self.paths, True), "normalize": {"public"}}
         version = {"fit_version": self.fit_version} if self.fit_version > 1 else {}
         return {**self.model_dump(mode="json", exclude=unnamed), **version}
 
     def fill_paths(self, *, dataset: str, backbone: str) -> Self:
-        """Fills names into paths with braces; raises ConfigError for braces with anything else."""
+        """Fills names into paths with braces; raises ConfigError for other names in braces."""
         changes: dict[str, Any] = {}
         for name, path in self.public_files().items():
             try:
@@ -221,10 +221,10 @@ class MethodOptions(Options, ABC):
 
     @abstractmethod
     def list_releases(self, n: int) -> tuple[Mechanism, ...]:
-        """Returns the head's own releases for n rows, with noise up to a common factor."""
+        """Returns the head's own releases for n units, with noise up to a common factor."""
 
     def list_mechanisms(self, n: int) -> tuple[Mechanism, ...]:
-        """Returns a fit's releases up to a noise factor; raises ConfigError if n is too small."""
+        """Returns all releases, up to a noise factor; raises ConfigError if n is too small."""
         released = self.list_releases(n)
         if not isinstance(self.normalize, Priced):
             return released
@@ -232,5 +232,5 @@ class MethodOptions(Options, ABC):
         return split_budget([(share, self.normalize.list_releases(n)), (1 - share, released)])
 
     def priced_selection(self, n: int) -> Selection | None:  # noqa: ARG002
-        """Returns the search of which only the best trial is released; None without a search."""
+        """Returns the selection of a search's best trial; None without a search."""
         return None

@@ -1,8 +1,9 @@
 """Units of privacy with several rows, such as patients: their rows, and the rows' weights.
 
-A row of a unit with m rows has weight 1 / m. Each row's contribution to a released sum is clipped
-as if alone, then weighted: a unit contributes a mean of clipped vectors, no longer than a single
-  clipped vector. So sensitivities and privacy costs are as for units of one row; n counts units.
+A row of a unit with m rows has weight 1 / m. Each row's contribution to a released sum is first
+clipped by itself, then weighted. So a unit contributes a mean of clipped vectors, no longer than
+one clipped vector. Sensitivities and privacy costs equal those of units with one row; n counts
+units.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Units:
 
     Attributes:
       members: int64 [rows], the rows of unit 0, of unit 1 and so on.
-      starts: int64 [units + 1], where each unit's rows begin in `members`.
-      weights: float32 [rows], the largest number whose sum over a unit's rows is at most 1.
+      starts: int64 [units + 1], the position in `members` at which each unit begins.
+      weights: float32 [rows], the largest equal weights with a sum of at most 1 over a unit's rows.
 
     Example:
       >>> units = Units.number_units(["ann", "bob", "ann", "eve"])  # four images of three patients
@@ -45,17 +46,17 @@ class Units:
 
     @classmethod
     def number_units(cls, names: Sequence[str]) -> Units:
-        """Returns the units of rows by the name of each row's unit.
+        """Groups rows into units by the name of each row's unit.
 
         Raises PrivacyError for a missing name, or if two names are equal as numbers.
         """
-        # An array of objects: NumPy's text arrays drop trailing NUL characters, which merges names.
+        # Objects, because NumPy's text arrays drop trailing NUL characters and so merge names.
         known, codes, sizes = np.unique(
             np.asarray(names, dtype=object), return_inverse=True, return_counts=True
         )
         _check_names(known.tolist())
         weights = (1 / sizes).astype(np.float32)
-        over = weights.astype(np.float64) * sizes > 1  # exact: 24 bits times at most 28
+        over = weights.astype(np.float64) * sizes > 1  # exact: 24 bits times up to 28 bits
         weights[over] = np.nextafter(weights[over], np.float32(0))
         return cls(
             members=np.argsort(codes, kind="stable"),
@@ -75,7 +76,7 @@ class Units:
         return units
 
     def rows_of(self, units: Index, sizes: Index) -> tuple[Index, Index]:
-        """Returns the rows of batches of `units`, batch after batch, and the sizes of batches."""
+        """Converts batches of units to batches of rows; returns rows, and rows per batch."""
         counts = self.starts[units + 1] - self.starts[units]
         stops = np.concatenate([[0], np.cumsum(counts)])
         shifts = np.repeat(self.starts[units] - stops[:-1], counts)

@@ -1,4 +1,4 @@
-"""Compares a privacy plan with the method that it is for."""
+"""Checks that a privacy plan is for a method."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpprobe.privacy.plan import Plan
 
 
 def check_plan(method: MethodOptions, plan: Plan) -> None:
-    """Raises PrivacyError unless plan and method have equal releases, up to a noise factor."""
+    """Raises PrivacyError unless plan and method have the same releases, up to a noise factor."""
     wanted = method.list_mechanisms(plan.n)
     factors = []
     for expected in wanted:

@@ -1,4 +1,4 @@
-"""Few preconditioned full-batch steps: options and mathematics of newton and feature_covariance."""
+"""Preconditioned full-batch steps: options and computations of newton and feature_covariance."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from dpprobe.heads.second_order import Factors, Spectrum
     from dpprobe.privacy.releases import Releases
 
-# Maps a step's number, the weights, their released gradients and the distance from the start to the
-# step's direction and the noise gain of the inverted matrix.
+# Maps (step index, weights, released gradients, distance from the start) to the step's direction
+# and the noise gain of the inverse matrix.
 Precondition: TypeAlias = (
     "Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, float]]"
 )
@@ -35,15 +35,15 @@ Precondition: TypeAlias = (
 MOST_FULL_STEPS = AtMost(
     100_000, "each step is a pass over all rows, and this kind of head needs only a few"
 )
-# The least curvature that steps are scaled by: a sigmoid's at a probability of 0.001.
+# The smallest curvature for scaling steps: a sigmoid's at probability 0.001.
 _LEAST_CURVATURE = 1e-3
 
 
 class PreconditionedDescentOptions(RowOptions, BalanceOptions):
     """Steps W <- W - rate P (g + lambda h (W - W_0)), with P the inverse of the released matrix.
 
-    h is the loss's curvature at the start, per unit of the second moment. P = (A* + rho I)^-1, with
-    rho >= lambda by `second_order.damp_ridge`; rho = lambda if `learning_rate` is given.
+    h is the curvature of the loss at the start, per unit of the second moment. P = (A* + rho I)^-1,
+    with rho >= lambda by `second_order.damp_ridge`; rho = lambda if `learning_rate` is given.
     """
 
     fit_version: ClassVar[int] = 2
@@ -98,7 +98,7 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
         return self.loss
 
     def start_bias(self, classes: int) -> float:
-        """Returns the initial bias, equal for all classes."""
+        """Returns the initial bias, the same for all classes."""
         if self.init_bias is not None:
             return self.init_bias
         return -math.log(max(classes - 1, 1)) if self.loss == "sigmoid" else 0.0
@@ -118,8 +118,8 @@ class Descent:
       curvature: h, the loss's curvature at the start per unit of the second moment.
 
     Args:
-      clip: each example's gradient is clipped to this norm.
-      scale: sums of gradients are divided by this number before their release.
+      clip: the norm to which each example's gradient is clipped.
+      scale: the number by which sums of gradients are divided before their release.
       start: weights, float32 [K, d + 1] on normalised rows; by default `default_start`.
     """
 
@@ -147,11 +147,11 @@ class Descent:
         self._snapshots: list[list[torch.Tensor]] = []
 
     def make_weights(self, parameters: torch.Tensor) -> torch.Tensor:
-        """Returns the start plus `parameters` as weights [K, d + 1] on normalised rows, float32."""
+        """Returns start plus `parameters`, as float32 weights [K, d + 1] on normalised rows."""
         return self.start + self.design.make_weights(parameters)
 
     def compute_curvatures(self, block: torch.Tensor, factors: Factors) -> torch.Tensor:
-        """Returns a block's curvatures over h, at most 1: [m, K]; for a softmax, means [m, 1]."""
+        """Returns curvatures divided by h, at most 1: [m, K], or means [m, 1] for a softmax."""
         p = self.loss.compute_probabilities(self.design.compute_logits(block, factors))
         if self.loss.sigmoid:
             return (p * (1 - p) / self.curvature).clamp_(0, 1)

@@ -1,11 +1,11 @@
-"""Releases one noisy sum of rows per class, and predicts the class with the nearest direction.
+"""Releases one noisy sum of rows per class, and predicts the class whose sum is nearest in angle.
 
 Released once: "class_sums" [K, d + 1], the sum of t x^T over rows x of norm at most S (see
-`clipped_row_options.RowOptions`), with t the labels as zeros and ones, clipped to norm
-sqrt(`max_labels`). A row adds t x^T, of norm |t| |x| <= S sqrt(max_labels) (S with one label per
-example); a null row adds nothing.
+`clipped_row_options.RowOptions`), where t are the labels as zeros and ones, clipped to norm
+sqrt(`max_labels`). A row adds t x^T, with norm |t| |x| <= S sqrt(max_labels) (S with one label per
+example). A null row adds nothing.
 
-The constant entry's column counts each class's rows. Sums are scaled to unit norm, so that frequent
+The column of the constant counts the rows per class. Sums are scaled to norm 1, so that frequent
 classes are not preferred. Each unit-norm sum is multiplied by min(1, count / (2 deviations of the
 count's noise)), so that a class without rows, whose sum is pure noise, scores near 0.
 """
@@ -54,7 +54,7 @@ class Options(RowOptions):
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    """Releases each seed's class sums, whose directions are the weights."""
+    """Releases class sums for each seed; their directions are the weights."""
     # late imports: planning imports this module without torch
     import torch
 

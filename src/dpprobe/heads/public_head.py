@@ -1,20 +1,20 @@
-"""Starts a fit at a public head, and takes larger steps along it.
+"""Starts a fit at a public head, and takes larger steps in its direction.
 
-A public head needs no private image: text embeddings of the class names, a classifier that ships
-with the weights, or the head of an earlier public study. Everything here is a function of its file,
-of public numbers and of released values, so it costs no privacy and changes no release.
+A public head needs no private images. Examples are text embeddings of class names, a classifier
+shipped with the backbone, or the head of an earlier public study. Everything here depends only on
+its file, public numbers and released values, so it costs no privacy.
 
-Weights are W [K, d + 1] on the fit's rows, with the constant of the head as last feature, and U is
-the public head as such weights, of norm 1. Steps are multiplied by a matrix with three eigenvalues:
+Weights W [K, d + 1] apply to the fit's rows with the head's constant as last feature. U is the
+public head in this form, with norm 1. Steps are multiplied by a matrix with three eigenvalues:
 
-- `along` for U alone: the largest factor at which descent converges without noise. The noise of one
-  number hides little, so the private images soon decide how much of U the head keeps.
-- `within` for the features that the public head reads, the span of its rows, and for the biases:
-  at most 3. So images can exchange classes, or correct one, at little noise.
+- `along` for U: the largest factor at which descent converges without noise. A single direction has
+  little noise, so the private images soon decide how much of U the head keeps.
+- `within` for the span of U's rows (the features that the public head uses) and for the biases: at
+  most 3. So images can exchange classes, or correct one class, with little noise.
 - 1 for all other directions.
 
 The start is 2.5 standard deviations of the noise that all steps add along U. So with few units the
-head answers as the public head does: noise alone turns 1 of 160 such starts around. With more
+head predicts like the public head: noise reverses the sign of only 1 in 160 starts. With more
 units, or a larger epsilon, start and factors fade. Without noise, the public head changes nothing.
 bench/results/few_patients.md compares other factors, starts and mixtures.
 """
@@ -38,19 +38,19 @@ from dpprobe.privacy.releases import Releases
 OPTION = "public_head"
 # Standard deviations of the noise along U at which a fit starts.
 _START = 2.5
-# The largest factor of steps on the features that the public head reads.
+# The largest factor for steps in the span of U's rows.
 _WITHIN = 3.0
-# The least mean square distance of unit rows from a released centre, which noise may make too long.
+# A lower limit for 1 - |c|^2, because noise may make a released centre c too long.
 _LEAST_SPREAD = 0.01
 
 
 @dataclass(frozen=True)
 class PublicHead:
-    """A public head as the parameters of a fit, and the factors of its steps.
+    """A public head in the parameters of a fit, and the factors of steps.
 
     Attributes:
-      direction: U, float64 [K, d + 1], of norm 1; biases are divided by the head's constant.
-      features: float64 [r, d + 1], orthonormal: the span of U's rows, and the constant.
+      direction: U, float64 [K, d + 1], with norm 1; biases are divided by the head's constant.
+      features: float64 [r, d + 1], an orthonormal basis of the span of U's rows and the constant.
       along, within: factors of steps along U, and on `features`.
       length: the norm of the start.
     """
@@ -68,7 +68,7 @@ class PublicHead:
         return weights
 
     def stretch(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Multiplies gradients [..., K, d + 1] of parameters by the factors."""
+        """Multiplies gradients [..., K, d + 1] by the factors of steps."""
         direction, features = self.direction.to(gradient), self.features.to(gradient)
         along = (gradient * direction).sum((-2, -1), keepdim=True) * direction
         rest = gradient - along
@@ -79,9 +79,9 @@ class PublicHead:
 def read_public_head(
     written: str, options: UnitRowOptions, rows: Rows, releases: Releases, *, beta: float
 ) -> PublicHead:
-    """Reads the file of `public_head` for a fit; raises ConfigError for a file that does not fit.
+    """Reads the file of `public_head` for a fit; raises ConfigError if shapes do not fit.
 
-    The file's weights are for features of norm 1, as all text embeddings are. `beta` is the share
+    The file's weights are for features of norm 1, such as text embeddings. `beta` is the fraction
     of the velocity that each step keeps.
     """
     path = str(resolve_path(written))
@@ -114,8 +114,8 @@ def read_public_head(
 def _around_centre(options: UnitRowOptions, weights: torch.Tensor, rows: Rows) -> torch.Tensor:
     """Converts a head on rows u of norm 1 to a head on centred rows (u - c) / |u - c|.
 
-    |u - c| is replaced by its root mean square, sqrt(1 - |c|^2). A softmax ignores what all classes
-    share. For a sigmoid, biases are 0, because similarities to texts have no threshold.
+    |u - c| is replaced by its root mean square, sqrt(1 - |c|^2). A softmax ignores terms that all
+    classes share. For a sigmoid, biases are 0, because similarities to texts have no threshold.
     """
     centre = rows.scoring.arrays.get(CENTRE)
     weights = weights.clone()
@@ -130,7 +130,7 @@ def _around_centre(options: UnitRowOptions, weights: torch.Tensor, rows: Rows) -
 
 
 def _span_features(direction: torch.Tensor) -> torch.Tensor:
-    """Returns an orthonormal basis of the rows' features and of the constant: [r, d + 1]."""
+    """Returns an orthonormal basis of the span of U's rows and the constant: [r, d + 1]."""
     _, values, vectors = torch.linalg.svd(direction[:, :-1], full_matrices=False)
     kept = vectors[values > 1e-9 * values.max()] if len(values) else vectors
     constant = torch.zeros_like(direction[:1])
@@ -139,9 +139,9 @@ def _span_features(direction: torch.Tensor) -> torch.Tensor:
 
 
 def _accumulated_noise(beta: float, steps: int) -> float:
-    """Returns the deviation of a weight after heavy-ball steps by noise of deviation 1 at rate 1.
+    """Returns a weight's deviation after heavy-ball steps on pure noise of deviation 1, at rate 1.
 
-    The noise of a step that k steps follow counts 1 + beta + ... + beta^k times.
+    The noise of a step with k later steps is multiplied by 1 + beta + ... + beta^k.
     """
     total, factor = 0.0, 0.0
     for _ in range(steps):

@@ -1,8 +1,8 @@
-"""Proves that a fit's public files were compared with its private rows, and opens their rows.
+"""Ensures that a fit's public files were compared with its private rows, and opens them.
 
-A training set carries the hashes of the public files that were compared with its rows. `fit_heads`
-and `train_network` refuse public files without a hash in the training set, so no fit skips the
-comparison. Heads get public rows with the training set, as they get private rows.
+A training set contains the hashes of the public files that were compared with its rows. `fit_heads`
+and `train_network` refuse other public files, so no fit skips the comparison. Heads read public
+rows through the training set, like private rows.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class PublicInputs:
     """Public files that `training.public_file_check` compared with private data.
 
     Attributes:
-      hashes: the SHA-256 hash of each file when it was compared, by its path.
-      open_rows: opens the rows of a public file; None if no file was compared.
-      synthetic: True for synthetic rows, such as an audit's, from which no public file can derive.
+      hashes: maps each file's path to its SHA-256 at the comparison.
+      open_rows: a function that opens a public file's rows; None if no file was compared.
+      synthetic: True for synthetic rows, such as an audit's, which no public file can contain.
     """
 
     hashes: Mapping[str, str] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class PublicInputs:
     synthetic: bool = False
 
     def join(self, other: PublicInputs) -> PublicInputs:
-        """Returns the public files of two comparisons with equal rows."""
+        """Joins the public files of two comparisons with the same rows."""
         return PublicInputs(
             hashes={**self.hashes, **other.hashes}, open_rows=self.open_rows or other.open_rows
         )
@@ -57,7 +57,7 @@ class PublicInputs:
         return rows
 
     def require_files(self, method: MethodOptions) -> None:
-        """Raises PrivacyError for a public file that no comparison covers, or that has changed."""
+        """Raises PrivacyError for a public file that was not compared, or has changed since."""
         if self.synthetic:
             return
         for option, written in method.public_files().items():
@@ -69,7 +69,7 @@ class PublicInputs:
 
 
 def hash_file(written: str) -> str | None:
-    """Returns a file's hash; None for a missing file, which its reader reports."""
+    """Returns a file's hash; None for a missing file, which the file's reader will report."""
     path = resolve_path(written)
     return sha256_file(path) if path.is_file() else None
 

@@ -1,7 +1,6 @@
-"""Rows of public images beside a fit's private rows: their mean, and their second moment.
+"""Rows of public images that a fit uses besides its private rows: mean and second moment.
 
-Both are functions of a file that the study declares public, so they cost no privacy. They are
-computed once for each fit.
+Both depend only on a file that the study declares public, so they cost no privacy.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dpprobe.heads.rows import Rows, Transform, unit_scale
 from dpprobe.heads.second_order import Design, Spectrum, UnitRows, estimate_spectrum, second_moment
 from dpprobe.heads.training_set import TrainingSet
 
-# Unit rows are rounded to multiples of this number, so that their sum has equal bits everywhere.
+# Unit rows are rounded to multiples of this number, so that their sum is bit-identical everywhere.
 _STEP = 2.0**-24
 
 
@@ -36,7 +35,7 @@ class PublicRows:
 
 
 def open_public_set(option: str, path: str, private: TrainingSet) -> TrainingSet:
-    """Opens the public rows of a file that `option` names, for the device of the private rows.
+    """Opens the public rows in `option`'s file, for the device of the private rows.
 
     Raises DataError for features of another dimension, StoreError for a damaged file.
     """
@@ -46,7 +45,7 @@ def open_public_set(option: str, path: str, private: TrainingSet) -> TrainingSet
 
 
 def read_public_rows(option: str, path: str, private: TrainingSet) -> PublicRows:
-    """Reads public rows and their mean; raises DataError if no row has a direction."""
+    """Reads public rows and their mean; raises DataError if no row can be scaled to norm 1."""
     data = open_public_set(option, path, private)
     usable = data.lengths.isfinite() & (data.lengths > 0)
     if not usable.any():
@@ -62,7 +61,7 @@ def read_public_rows(option: str, path: str, private: TrainingSet) -> PublicRows
 
 
 def share_public_rows(spec: AroundCentre, private: TrainingSet) -> PublicRows | None:
-    """Returns the public rows of a normalisation, read once per training set; None without any."""
+    """Returns a normalisation's public rows (cached per training set); None without public rows."""
     path = spec.public
     if path is None:
         return None
@@ -73,7 +72,7 @@ def share_public_rows(spec: AroundCentre, private: TrainingSet) -> PublicRows | 
 def effective_dimension(spectrum: Spectrum) -> float:
     """Returns trace^2 / trace of the square: d if all directions vary equally, 1 for one direction.
 
-    The dimension of an isotropic matrix with equal trace and equal mean square.
+    An isotropic matrix of this dimension has the same trace and the same sum of squares.
     """
     values = spectrum.values
     return float(values.sum().square() / values.square().sum())

@@ -1,4 +1,4 @@
-"""The heads and networks that a method may name, each with the module of its options."""
+"""The heads and networks that a method may name, with the modules of their options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AnyMethod = Annotated[SerializeAsAny[MethodOptions], by_registry(METHODS, "head"
 
 
 def method_options(values: Mapping[str, Any]) -> MethodOptions:
-    """Reads serialised options; raises ConfigError with one line for each fault.
+    """Parses serialised options; raises ConfigError with one line per error.
 
     Example:
       >>> options = method_options({"head": "sgd", "batch_size": 32, "epochs": 20})

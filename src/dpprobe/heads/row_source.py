@@ -1,4 +1,4 @@
-"""Rows of features that are read in blocks, wherever they are stored."""
+"""Interface of stored features that are read in blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 class RowSource(Protocol):
-    """Stored features that are read in blocks, such as a `FeatureStore`."""
+    """Stored features to be read in blocks, such as a `FeatureStore`."""
 
     @property
     def rows(self) -> int: ...

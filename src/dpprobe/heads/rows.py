@@ -1,4 +1,4 @@
-"""Feature rows after normalisation, the only form in which a head reads the data."""
+"""Feature rows after normalisation; heads read the data only in this form."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
 from dpprobe.heads.training_set import SHORTEST_ROW, Cached, TrainingSet, row_lengths
 
-# The largest factor that scales centred rows to norm 1; rows nearer to the centre are rounding.
+# The largest factor for scaling centred rows to norm 1; rows nearer to the centre are round-off.
 _LONGEST_SHIFT = 2.0**40
 
 
 @dataclass(frozen=True)
 class Transform:
-    """A normalisation of feature rows before a head is applied, of training and other examples.
+    """The normalisation of any feature rows, to be applied before a head.
 
-    `arrays` has the released statistics by name, which are part of the published head.
+    `arrays` contains released statistics by name; they are part of the published head.
     """
 
     spec: Normalisation
@@ -42,7 +42,7 @@ class Transform:
             return torch.nn.functional.group_norm(rows, spec.groups)
         if isinstance(spec, kinds.AroundCentre):
             centred = (rows * _unit_scale(rows)).sub_(self.arrays[CENTRE].to(rows.device))
-            # not in place, because a network's gradients pass through
+            # not in place, because gradients of a network flow through
             return centred * _unit_scale(centred).clamp(max=_LONGEST_SHIFT)
         if isinstance(spec, kinds.Channels):
             means = self.arrays[CHANNEL_MEANS].to(rows.device)
@@ -74,17 +74,17 @@ def _unit_scale(rows: torch.Tensor) -> torch.Tensor:
 
 
 def crop_at(step: int, sample_rate: float, crops: int) -> tuple[int, int]:
-    """Returns the number (from 0) of the crop used at `step`, and for how many steps.
+    """Returns the index of the crop used at `step`, and for how many steps from there on.
 
-    Crops take turns, one per pass over the data: a pass has 1 / `sample_rate` steps, rounded, at
-    least one. Steps and turns are public, and do not depend on the sample.
+    Each pass over the data uses one crop, in turn. A pass has 1 / `sample_rate` steps, rounded, and
+    at least one. The choice is public: it does not depend on the sample.
     """
     steps = max(1, round(1 / sample_rate))
     return step // steps % crops, steps - step % steps
 
 
 class Block(NamedTuple):
-    """Consecutive normalised rows: float32 [m, d], views if the rows needed no computation."""
+    """Consecutive normalised rows: float32 [m, d], a view if nothing had to be computed."""
 
     start: int
     stop: int
@@ -92,10 +92,10 @@ class Block(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """Centred rows without a copy: row i is scale[i] * features[i] - shift[i] * centre.
+    """Centred rows as a formula, without a copy: scale[i] * features[i] - shift[i] * centre.
 
-    In float32 row i has an error of at most 2^-21 shift[i] (1 + |centre|). The error of a row near
-    the centre can exceed 2^-21 of the row's length.
+    In float32, row i has an error of at most 2^-21 shift[i] (1 + |centre|). For a row near the
+    centre, this can exceed 2^-21 times the row's norm.
     """
 
     scale: torch.Tensor
@@ -104,17 +104,17 @@ class Affine(NamedTuple):
 
 
 class Rows(Cached):
-    """The rows of a training set after one normalisation, as a head reads them.
+    """The normalised rows of a training set, as heads read them.
 
     Attributes:
       units, weights: see `TrainingSet`; a row's clipped contribution is multiplied by its weight.
       labels: int64 [rows], or uint8 [rows, num_classes].
-      scoring: the normalisation of other rows that `scored_weights` needs; differs from the
-        training rows' only after whitening.
-      lengths: float64 [rows], the L2 norm of each row; infinite for excluded rows: rows that hold
-        NaN, infinity, huge or vanishing values.
+      scoring: the normalisation of rows for `scored_weights`; differs from the training rows'
+        normalisation only after whitening.
+      lengths: float64 [rows], the L2 norm of each row; infinite for excluded rows, with NaN,
+        infinity, or huge or tiny values.
       norms: float64 [rows], the L2 norm of each row with a 1 appended.
-      affine: scales, shifts and centre of centred rows; None for rows that are not centred.
+      affine: scales, shifts and centre of centred rows; None for other rows.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Rows(Cached):
         self.labels = data.labels
         self.transform = transform
         self.data = data
-        # A zero row must stay zero, but subtracting a released mean would change it.
+        # A zero row must stay zero, although a released mean is subtracted from rows.
         left_out = data.lengths.isinf()
         self._left_out = left_out if transform.spec.priced and bool(left_out.any()) else None
         self._scale = self._row_scale()
@@ -148,17 +148,17 @@ class Rows(Cached):
 
     @property
     def direct(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Rows in memory as features [rows, d] times scale float32 [rows]; None for other rows."""
+        """Rows in memory, as features [rows, d] and float32 scales [rows]; None for other rows."""
         if self.data.features is None or self._scale is None:
             return None
         return self.data.features, self._scale
 
     @property
     def crops(self) -> tuple[Rows, ...]:
-        """The sets of rows that gradient steps use in turn, see `crop_at`; usually one set.
+        """The sets of rows that gradient steps use in turn (see `crop_at`); usually one set.
 
-        With stored random crops, each set has one crop of every image, with equal normalisation. A
-        normalisation releases statistics of the central crops, the rows of this object.
+        With stored random crops, each set has one crop of every image, normalised in the same way.
+        Released statistics are of the central crops, the rows of this object.
         """
 
         def make_crops() -> tuple[Rows, ...]:
@@ -189,11 +189,11 @@ class Rows(Cached):
         return out
 
     def read_blocks(self, bytes_per_row: int = 0, *, raw: bool = False) -> Iterator[Block]:
-        """Yields the rows in order, in blocks of about `training_set.block_bytes`.
+        """Yields the rows in order, in blocks of about `training_set.block_bytes` bytes.
 
         Args:
-          bytes_per_row: working memory that the caller needs per row beside the features, which
-            makes blocks shorter.
+          bytes_per_row: the caller's memory per row in addition to the features; makes blocks
+            shorter.
           raw: True for the features before normalisation.
         """
         for start, block in self.data.read_blocks(bytes_per_row):
@@ -218,9 +218,9 @@ class Rows(Cached):
 
     @cached_property
     def _normalised(self) -> torch.Tensor | None:
-        """All rows float32 [rows, d], if there is memory to keep them; else None.
+        """All rows, float32 [rows, d], if they fit into memory; else None.
 
-        The cached rows are bit for bit equal to rows that are normalised one block at a time.
+        The cached rows are bit-identical to rows normalised block by block.
         """
         size = 4 * len(self) * self.dimension
         plain = isinstance(self.transform.spec, kinds.NoNormalisation)
@@ -234,7 +234,7 @@ class Rows(Cached):
 
     @property
     def are_views(self) -> bool:
-        """True if blocks are views of memory, for which nothing is computed."""
+        """True if blocks are views of memory, without computation."""
         plain = isinstance(self.transform.spec, kinds.NoNormalisation)
         return not self.streamed and (plain or self._normalised is not None)
 
@@ -270,7 +270,7 @@ class Rows(Cached):
         return lengths
 
     def _centred_lengths(self) -> torch.Tensor:
-        """Returns the lengths float64 [rows] of centred rows, and also sets `affine`."""
+        """Returns the lengths, float64 [rows], of centred rows; also sets `affine`."""
         lengths, centre = self.data.lengths, self.transform.arrays[CENTRE].to(self.device)
         usable = lengths.isfinite()
         unit = unit_scale(lengths)

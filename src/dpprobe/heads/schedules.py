@@ -1,6 +1,6 @@
 """Learning rates over the steps, and the weights of averages of iterates.
 
-Schedules depend on public quantities alone and are applied to noisy sums, at no privacy cost.
+Schedules depend only on public quantities and are applied to noisy sums, at no privacy cost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def rate_of(options: GradientOptions, rows: Rows, releases: Releases) -> float:
 def learning_rates(
     options: GradientOptions, steps: int, rate: float | None = None
 ) -> npt.NDArray[np.float64]:
-    """Returns each step's learning rate, [steps], with `rate` (or `learning_rate`) as the highest.
+    """Returns the learning rate per step, [steps]; the highest is `rate` (or `learning_rate`).
 
     Over the first w = round(warmup * steps) steps the rate rises: rate * t / w in step t. Over the
     remaining steps the rate falls: rate * (1 + cos(pi p)) / 2 or rate * (1 - p), with p from 0 at
@@ -57,11 +57,11 @@ def learning_rates(
 
 
 def mixing_rates(options: GradientOptions, steps: int) -> npt.NDArray[np.float64] | None:
-    """Returns how far the average moves towards each step's weights, [steps]; None for `last`.
+    """Returns the fraction by which the average moves to each step's weights; None for `last`.
 
     The mean of w_1 ... w_t moves 1 / t of the way to w_t. The moving average e_t = beta e_(t-1) +
     (1 - beta) w_t from e_0 = 0, debiased by 1 / (1 - beta^t), moves (1 - beta) / (1 - beta^t) of
-    the way to w_t. Averages of iterates do not contain the initial weights.
+    the way to w_t. Averages of iterates exclude the initial weights.
 
     Example:
       >>> from dpprobe.heads.registry import method_options

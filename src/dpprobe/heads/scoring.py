@@ -1,4 +1,4 @@
-"""Scores of feature rows by trained heads."""
+"""Scores feature rows with trained heads."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Link = Literal["softmax", "sigmoid", "none"]
 
 
 def score_rows(heads: Heads, features: torch.Tensor | npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-    """Returns float32 [seeds, n, classes], the heads' scores of [n, d] rows before normalisation.
+    """Returns scores, float32 [seeds, n, classes], of feature rows [n, d] before normalisation.
 
-    Raises DataError if the rows are not of the heads' dimension.
+    Raises DataError if the rows have another dimension than the heads.
     """
     features = torch.as_tensor(features)
     weights = torch.from_numpy(heads.weights).to(features.device)
@@ -48,7 +48,7 @@ def one_head(
     arrays: Mapping[str, npt.NDArray[np.float32]],
     normalize: Normalisation,
 ) -> Heads:
-    """Makes one head from a file's weights [classes, d + 1] and released statistics by name."""
+    """Makes `Heads` of one head, from weights [classes, d + 1] and released statistics by name."""
     transform = Transform(normalize, {name: torch.from_numpy(one) for name, one in arrays.items()})
     return Heads(weights=weights[None], seeds=(0,), transforms=(transform,), steps=0)
 
@@ -59,31 +59,31 @@ def compute_probabilities(
     link: Link,
     rescale: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Returns the first head's probabilities, float32 [n, classes], of rows before normalisation.
+    """Returns the first head's probabilities, float32 [n, classes], for unnormalised rows.
 
-    For link `none`, returns the scores. `rescale` changes the scores before the link. Raises
-    DataError if the rows are of another dimension.
+    For link `none`, returns the scores. `rescale` is applied to scores before the link. Raises
+    DataError if the rows have another dimension than the head.
     """
     scores = torch.from_numpy(score_rows(heads, features)[0]).to(torch.float64)
     return apply_link(rescale(scores) if rescale else scores, link).to(torch.float32).numpy()
 
 
 def apply_link(scores: torch.Tensor, link: Link) -> torch.Tensor:
-    """Returns the probabilities of scores [n, classes]; the scores themselves for link none."""
+    """Converts scores [n, classes] to probabilities; returns the scores for link none."""
     if link == "softmax":
         return scores.softmax(dim=1)
     return scores.sigmoid() if link == "sigmoid" else scores
 
 
 def compute_scores(weights: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Scores normalised rows [m, d] by heads [seeds, classes, d + 1]: [seeds, m, classes]."""
+    """Scores normalised rows [m, d] with heads [seeds, classes, d + 1]: [seeds, m, classes]."""
     flat = weights.flatten(0, 1)
     logits = torch.addmm(flat[:, -1], rows, flat[:, :-1].T)
     return logits.view(-1, *weights.shape[:2]).transpose(0, 1)
 
 
 def group_transforms(transforms: Iterable[Transform]) -> list[tuple[Transform, list[int]]]:
-    """Returns the different transforms, each with the positions of the heads that have it."""
+    """Returns the distinct transforms, each with the indices of its heads."""
     groups: dict[int, tuple[Transform, list[int]]] = {}
     for position, transform in enumerate(transforms):
         groups.setdefault(id(transform), (transform, []))[1].append(position)

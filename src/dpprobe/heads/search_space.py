@@ -46,7 +46,7 @@ class Range(Options):
 
 
 def _read_space(value: Any) -> Any:
-    """Reads a mapping as a range, so that error messages speak of a range."""
+    """Reads a mapping as a range, so that error messages are about ranges."""
     if isinstance(value, Mapping):
         return Range.model_validate(dict(value))
     if isinstance(value, Range) or (isinstance(value, list | tuple) and len(value) > 1):
@@ -54,19 +54,19 @@ def _read_space(value: Any) -> Any:
     raise ValueError(f"{value!r}: write a list of two or more values, or low and high")
 
 
-# The searched option itself refuses values that are not finite, with its own error.
+# Values that are not finite are refused by the searched option, with its own error.
 _Number = Annotated[float, AllowInfNan(True)]
 Choices = Annotated[tuple[bool | int | _Number | str, ...], Field(min_length=2)]
 Space = Annotated[Choices | Range, BeforeValidator(_read_space)]
 
 
 def list_probes(space: Any) -> tuple[Any, ...]:
-    """Lists all values; for a range, both ends and a fractional number between them."""
+    """Lists the values of a list, or both ends of a range and a non-integer between them."""
     return (space.low, space.value_at(0.3819), space.high) if isinstance(space, Range) else space
 
 
 def list_corners(spaces: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields the values to try in a study's check: each option separately, then all together."""
+    """Yields values for checking a study: changes each option separately, then all together."""
     probes = {name: list_probes(space) for name, space in spaces.items()}
     for name, values in probes.items():
         for value in values:

@@ -1,28 +1,28 @@
-"""Second moments of clipped rows, their estimates under noise, and steps that use them.
+"""Second moments of clipped rows, their estimation under noise, and steps that use them.
 
-Rows x have norm at most S, and a constant entry last (`clipped_row_options.RowOptions`). If a null
-row replaces row x, a weighted second moment sum_i w_i x_i x_i^T with weights in [0, 1] changes by w
-x x^T, of Frobenius norm w |x|^2 <= S^2. Noise on a second moment is symmetric and isometric
+Rows x have norm at most S, including a constant as last entry (`clipped_row_options.RowOptions`).
+If a null row replaces row x, a second moment sum_i w_i x_i x_i^T with weights w_i in [0, 1] changes
+by w x x^T, with Frobenius norm w |x|^2 <= S^2. Noise on a second moment is symmetric and isometric
 (`Releases.release_symmetric`): standard deviation s = sigma S^2 / sqrt(2) off the diagonal.
 
 A unit of privacy with several rows (`units`) adds the mean of its rows' contributions: the weights
-u of its rows sum to at most 1. In gradients and cross moments u multiplies the factor r: u r x^T
-has norm at most u C. In a second moment sqrt(u w) multiplies the row, which is then rounded towards
+u of its rows sum to at most 1. In gradients and cross moments, r is multiplied by u, so u r x^T has
+norm at most u C. In a second moment, rows are multiplied by sqrt(u w) and then rounded towards
 zero, so a unit's rounded rows x' have sum |x'|^2 <= sum u |x|^2 <= S^2. So every sensitivity proved
 for a row also holds for a unit.
 
 Under noise all sums are integers on a public grid (`privacy.grid`) for n units. Rows, weighted
-rows, targets and residuals are rounded towards zero, which lengthens no vector. The absolute
-products of entries sum to at most S^2 per unit, hence to at most 2^52 steps over all n units, which
-`grid.check_exact` checks. Float64 represents whole numbers up to 2^53, so no partial sum of a
-product is rounded, and blocks of any size may be multiplied by any library: `dsyrk`, `dgemm` or
-PyTorch. Logits are exact products too (`Design.make_factors`), and on the CPU `kernels.residuals`
-clips each row by itself. So a row's contribution depends on the row and its weight alone, and sums
-have equal bits for any order, blocks and threads. (Exception: PyTorch's sigmoid in Newton's
-curvatures may differ in its last bit by a row's position in its block; null rows keep their
-positions.) Without noise, sums are plain float64 sums.
+rows, targets and residuals are rounded towards zero, so no vector becomes longer. The absolute
+products of entries sum to at most S^2 per unit, so to at most 2^52 steps over all n units, which
+`grid.check_exact` checks. Float64 represents whole numbers up to 2^53, so no partial sum is
+rounded. Blocks of any size may be multiplied by any library: `dsyrk`, `dgemm` or PyTorch. Logits
+are exact products too (`Design.make_factors`), and on the CPU `kernels.residuals` clips each row by
+itself. So a row's contribution depends only on the row and its weight, and sums are bit-identical
+for any order, blocks and threads. (Exception: in Newton's curvatures, the last bit of PyTorch's
+sigmoid may depend on a row's position in its block, which does not change if other rows become null
+rows.) Without noise, sums are plain float64 sums.
 
-Everything else in this module is post-processing, or uses only n, d, K and noise multipliers.
+Everything else here is post-processing, or uses only n, d, K and noise multipliers.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ from dpprobe.privacy.releases import Releases
 if TYPE_CHECKING:
     from dpprobe.heads.clipped_row_options import RowOptions
 
-# Summands are shorter than their bounds by the share MARGIN, which covers float32 rounding.
+# Summands are shortened by the fraction MARGIN, which covers float32 rounding.
 MARGIN = 4 * 2.0**-24
-# bench/results/defaults.md has the search for the ridges and the limit on logits' noise.
+# The ridges, and the limit on noise in logits, were chosen in bench/results/defaults.md.
 _MATRIX_RIDGE, _TARGET_RIDGE = 0.07, 0.02
 _LEAST_RIDGE = 0.03
 _LARGEST_LOGIT_NOISE = 0.6
-# Smallest ridge relative to the largest eigenvalue, about the rounding of the decomposition:
-# float32 under noise, float64 without.
+# The smallest ridge relative to the largest eigenvalue, about the round-off of the decomposition:
+# in float32 under noise, in float64 without.
 _ROUNDING = {True: 1e-7, False: 1e-12}
-# Float64 blocks take as much memory as `training_set.block_bytes`.
+# Float64 blocks have about `training_set.block_bytes` bytes.
 _BLOCK_BYTES_PER_ENTRY = 8
 # On a GPU, a block's row length is a multiple of `_LINE`.
 _LINE = 16
@@ -72,7 +72,7 @@ _EIGENVALUES_AT_ONCE = 128
 
 
 class Piece(NamedTuple):
-    """Rows start to stop: x = scale * features - shift * centre, and the appended constant.
+    """Rows from `start` to `stop`: x = scale * features - shift * centre, with a constant.
 
     features [m, d], scale [m], constant [m]; shift [m] and centre [d], or None for 0.
     """
@@ -88,7 +88,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class UnitRows:
-    """The bounds of rows of norm 1 without a constant; see `clipped_row_options.RowOptions`."""
+    """The bounds for rows of norm 1 without a constant, in place of `RowOptions`."""
 
     max_row_norm: float = 1.0
     intercept: float = 0.0
@@ -96,16 +96,16 @@ class UnitRows:
 
 
 class Design:
-    """The rows of one fit, clipped and with their constant.
+    """The rows of one fit, clipped, and with the constant appended.
 
     Attributes:
       rows: the rows before clipping.
       columns: d + 1.
       private: True if rows are clipped and rounded to the grid.
-      step: grid step of the rows' entries; 1 without a grid.
+      step: the grid step of the rows' entries; 1 without a grid.
       scale, constant: float32 [rows]; both 0 for excluded rows.
       norms: float64 [rows], norms of the clipped rows with their constants.
-      longest: public bound on the norms; infinite if rows are not clipped.
+      longest: a public bound on the norms; infinite if rows are not clipped.
       unit_weights: float64 [rows], each row's weight in its unit of privacy; None if all are 1.
     """
 
@@ -133,7 +133,7 @@ class Design:
         self.unit_weights = None if rows.weights is None else rows.weights.double()
 
     def read_pieces(self, bytes_per_row: int = 0) -> Iterator[Piece]:
-        """Yields all rows in pieces, in order; see `Rows.read_blocks`."""
+        """Yields all rows in order, in pieces; see `Rows.read_blocks`."""
         affine = self.rows.affine
         for start, stop, features in self.rows.read_blocks(bytes_per_row, raw=affine is not None):
             yield Piece(
@@ -147,7 +147,7 @@ class Design:
             )
 
     def unit_rows(self, piece: Piece) -> Piece:
-        """Under noise, divides a piece's rows by their norms, so that no row is longer than 1."""
+        """Divides a piece's rows by their norms (only under noise), so that norms are at most 1."""
         if not self.private:
             return piece
         norms = self.norms[piece.start : piece.stop]
@@ -162,7 +162,7 @@ class Design:
     def fill_block(self, piece: Piece, out: torch.Tensor, step: float) -> torch.Tensor:
         """Fills float64 [m, d + 1] with a piece's rows and constants, in units of `step`.
 
-        Products of float32 numbers are exact in float64, so an entry's position does not matter.
+        Products of float32 numbers are exact in float64, so a row's position has no effect.
         """
         out[:, -1] = piece.constant.double().div_(step)
         scale = piece.scale.double().div_(step)
@@ -175,9 +175,9 @@ class Design:
     def read_blocks(
         self, bytes_per_row: int = 0, *, unit_step: float | None = None
     ) -> Iterator[tuple[Piece, torch.Tensor]]:
-        """Yields each piece of rows with its block (`fill_block`); the next block overwrites it.
+        """Yields pieces of rows with their blocks (`fill_block`); each overwrites the block before.
 
-        With `unit_step`, blocks have `unit_rows` as multiples of `unit_step`.
+        With `unit_step`, blocks contain `unit_rows` in units of `unit_step`.
         """
         buffer = self.make_block(0)
         for piece in self.read_pieces(max(_BLOCK_BYTES_PER_ENTRY * self.columns, bytes_per_row)):
@@ -188,27 +188,27 @@ class Design:
             yield piece, self.fill_block(rows, buffer[:size], unit_step or self.step)
 
     def make_block(self, size: int) -> torch.Tensor:
-        """Returns uninitialised float64 [size, d + 1], with rows that a GPU multiplies fast."""
+        """Returns uninitialised float64 [size, d + 1], in a layout that a GPU multiplies fast."""
         kernels = devices.has_kernels(self.rows.device)
         width = self.columns if kernels else -(-self.columns // _LINE) * _LINE
         block = torch.empty((size, width), dtype=torch.float64, device=self.rows.device)
         return block[:, : self.columns]
 
     def cache_key(self, name: str) -> tuple[object, ...]:
-        """Returns the key of `Rows.make_once` for values that all fits with these rows share."""
+        """Returns a key for `Rows.make_once`, for values common to all fits on these rows."""
         return (name, self.clip, self.offset, self.private)
 
     def compute_logits(
         self, block: torch.Tensor, factors: Factors, units: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Returns logits, float64 [m, K], of a block's rows with a 1 appended.
+        """Returns logits, float64 [m, K], of a block's rows.
 
-        `units` are the grid units of each row's entries, [m]; `step` if absent.
+        `units` [m] are the grid units of each row's entries; by default `step`.
         """
         if factors.zero:
             return factors.biases.repeat(len(block), 1)
         if devices.has_kernels(block.device):
-            # SciPy's BLAS is faster than PyTorch's for few classes
+            # faster than PyTorch's product for few classes
             transposed = dgemm(1.0, factors.padded.numpy().T, block.numpy().T)
             products = torch.from_numpy(transposed.T)
         else:
@@ -217,16 +217,16 @@ class Design:
         return products.add_(factors.biases)
 
     def make_factors(self, weights: torch.Tensor) -> Factors:
-        """Prepares weights [K, d + 1], on rows with a 1 appended, for products with rows.
+        """Prepares weights [K, d + 1] (for rows with a 1 appended) for products with rows.
 
-        Under noise weights are rounded to a grid too, 2^-26 of their norm or finer, so that a row's
-        logits do not depend on its position in the product.
+        Under noise, weights too are rounded to a grid, of step at most 2^-26 of their norm, so that
+        a row's logits do not depend on its position.
         """
         factors, step = weights[:, :-1].double(), 1.0
         longest = float(torch.linalg.vector_norm(factors, dim=1).max())
         if self.private and 0 < longest < math.inf:
             step = grid_step(longest, product_bits(1) - entry_bits(self.rows.n) - 1)
-            rounded = longest / step + math.sqrt(self.columns)  # a bound on the rounded norm
+            rounded = longest / step + math.sqrt(self.columns)  # an upper bound on the rounded norm
             check_exact(1, 2.0 ** entry_bits(self.rows.n) * rounded)
             factors = factors.div(step).round_()
         padded = factors.new_zeros((self.columns, len(weights)))
@@ -235,12 +235,12 @@ class Design:
         return Factors(padded, step, biases, zero=longest == 0)
 
     def row_lengths(self, piece: Piece) -> torch.Tensor:
-        """Returns the norms that `unit_rows` divides by, float64 [m]; all 1 without noise."""
+        """Returns the norms by which `unit_rows` divides, float64 [m]; all 1 without noise."""
         norms = self.norms[piece.start : piece.stop]
         return norms if self.private else torch.ones_like(norms)
 
     def unit_shares(self, piece: Piece) -> torch.Tensor:
-        """Returns the weights of a piece's rows in their units of privacy, float64 [m]."""
+        """Returns each row's weight in its unit of privacy, for a piece: float64 [m]."""
         if self.unit_weights is None:
             size = piece.stop - piece.start
             return torch.ones(size, dtype=torch.float64, device=self.rows.device)
@@ -258,7 +258,7 @@ class Factors(NamedTuple):
     """Weights prepared for products with rows.
 
     Attributes:
-      padded: float64 [d + 1, K], the weights of features in units of `step`; 0 in the last row.
+      padded: float64 [d + 1, K], the features' weights in units of `step`; the last row is 0.
       biases: float64 [K].
       zero: True if all of `padded` is 0.
     """
@@ -273,8 +273,8 @@ class Steps(NamedTuple):
     """The grid steps of gradients, all 1 without noise.
 
     Attributes:
-      entry, factor: grid steps of unit rows' entries, and of the factors of rows.
-      unit: the unit of a unit row's product, before multiplication with the row's norm.
+      entry, factor: the grid steps of unit rows' entries, and of their factors.
+      unit: the unit of a product with a unit row, before multiplication by the row's norm.
     """
 
     entry: float
@@ -283,7 +283,7 @@ class Steps(NamedTuple):
 
     @classmethod
     def make_steps(cls, design: Design, loss: Loss, classes: int) -> Steps:
-        """Makes the grid from a public bound on the factors, r times the row's norm."""
+        """Chooses grid steps by a public bound on the factors, r times the row's norm."""
         if not design.private:
             return cls(1.0, 1.0, 1.0)
         n, longest = design.rows.n, min(loss.clip, loss.longest_residual(classes) * design.longest)
@@ -293,16 +293,16 @@ class Steps(NamedTuple):
 
 
 def rounding_of(affine: Affine) -> torch.Tensor:
-    """Bounds how much rounding lengthens rows near the centre, where it matters: float64 [rows]."""
+    """Bounds how much rounding may lengthen each centred row: float64 [rows]."""
     return 2.0**-21 * (1 + float(affine.centre.double().norm())) * affine.shift.double()
 
 
 def second_moment(
     design: Design, row_weights: Callable[[Piece, torch.Tensor], torch.Tensor] | None = None
 ) -> GridSum:
-    """Sums u w x x^T over the rows x, with u a row's weight in its unit: symmetric [d + 1, d + 1].
+    """Sums u w x x^T over rows x with weights u in their units: symmetric [d + 1, d + 1].
 
-    `row_weights` maps a piece and its block to w, [m] in [0, 1]; 1 if absent.
+    `row_weights` computes w, [m] in [0, 1], from a piece and its block; by default w is 1.
     """
     columns = design.columns
     total = torch.zeros((columns, columns), dtype=torch.float64, device=design.rows.device)
@@ -321,10 +321,10 @@ def second_moment(
 
 
 def _add_squares(total: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-    """Adds rows' outer products in place, upper triangle only: half the products on the CPU."""
+    """Adds rows' outer products in place, only to the upper triangle, which saves time on a CPU."""
     if not devices.has_kernels(total.device):
         return total.addmm_(block.T, block)
-    # Fortran's arrays are transposed, so its lower triangle is the upper triangle
+    # the transposed array's lower triangle is the upper triangle
     summed = dsyrk(1.0, block.numpy().T, 1.0, total.numpy().T, lower=1, overwrite_c=1)
     return torch.from_numpy(summed.T)
 
@@ -332,9 +332,9 @@ def _add_squares(total: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
 def cross_moment(
     design: Design, targets: Callable[[Piece], torch.Tensor], classes: int, longest: float
 ) -> GridSum:
-    """Sums u t x^T over the rows x, with u a row's weight in its unit: [classes, d + 1].
+    """Sums u t x^T over rows x with weights u in their units: [classes, d + 1].
 
-    `targets` gives a piece's t, [m, classes], of norm at most `longest`, which is public.
+    `targets` computes t, [m, classes], for a piece; the public `longest` bounds the norm of t.
     """
     columns, step = design.columns, 1.0
     if design.private:
@@ -375,19 +375,19 @@ class Spectrum:
 
 
 def estimate_spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
-    """Estimates a matrix A from `matrix`, A [d, d] plus isometric symmetric noise.
+    """Estimates A [d, d] from `matrix`, which is A plus isometric symmetric noise.
 
-    Returns the noisy matrix's eigenvectors v, and the expectation of each v^T A v: the eigenvalue
-    minus 2 s^2 d h, clamped at 0. h is the Hilbert transform of the eigenvalues' density at v's
-    eigenvalue: the mean of 1 / (difference to an eigenvalue). For large d no estimate with the
-    noisy eigenvectors is nearer to A (Bun, Allez, Bouchaud and Potters 2016, section on additive
-    noise). Plain clamping would keep the upper half of the noise's own spectrum, up to s sqrt(2)
-    sqrt(2 d).
+    Returns the noisy matrix's eigenvectors v, and estimates of v^T A v: the eigenvalue minus 2 s^2
+    d h, clamped at 0, where s is the standard deviation off the diagonal. h is the Hilbert
+    transform of the eigenvalues' density at v's eigenvalue: the mean of 1 / (difference to an
+    eigenvalue). For large d this is the best estimate with these eigenvectors (Bun, Allez, Bouchaud
+    and Potters 2016, section on additive noise). Clamping alone would keep the upper half of the
+    noise's spectrum, up to s sqrt(2) sqrt(2 d).
 
     Args:
       deviation: standard deviation of the noise on the diagonal; 0 for none.
     """
-    # Under noise float32 is exact enough: its rounding is a small part of the noise.
+    # Under noise float32 suffices: its rounding is small compared with the noise.
     dtype = torch.float32 if deviation > 0 else torch.float64
     values, vectors = torch.linalg.eigh(matrix.to(dtype))
     values = values.to(torch.float64)
@@ -397,7 +397,7 @@ def estimate_spectrum(matrix: torch.Tensor, deviation: float) -> Spectrum:
 
 
 def _hilbert_transform(values: torch.Tensor, deviation: float) -> torch.Tensor:
-    """Returns the mean over j of (v_i - v_j) / ((v_i - v_j)^2 + w^2), w a few spacings of noise."""
+    """Returns the mean over j of (v_i - v_j) / ((v_i - v_j)^2 + w^2), for a width w of noise."""
     width = deviation * math.sqrt(2)
     out = torch.empty_like(values)
     for low in range(0, len(values), _EIGENVALUES_AT_ONCE):
@@ -407,21 +407,21 @@ def _hilbert_transform(values: torch.Tensor, deviation: float) -> torch.Tensor:
 
 
 def floor_ridge(columns: int, row_square: float) -> float:
-    """Returns lambda for little or no noise: 0.03 sqrt(d) S^2.
+    """Returns lambda for little or no noise, 0.03 sqrt(d) S^2.
 
-    Without a ridge accuracy falls if d is near n, because the smallest eigenvalues are then random.
-    The ridge needs no factor of n, because its influence vanishes for n far above d. `ridge_of`'s
-    rule for noise gives a larger lambda unless noise multipliers are below 0.1, far beyond epsilon
-    8.
+    Without a ridge, accuracy is low if d is near n, because the smallest eigenvalues are then
+    random. The ridge needs no factor n, because its influence vanishes for n far above d. The rule
+    in `ridge_of` gives a larger lambda, except for noise multipliers below 0.1 (epsilons far above
+    8).
 
-    The factor 0.03 was found without noise on public features, over lambda from 0 to 30 (d = 65 to
-    1,297, n = 100 to 10,000). The best lambda lies between 0.001 and 10, mostly near 1 for any n.
-    With the factor 0.03 mean accuracy is 0.3 to 1.9 points below the best lambda's. With lambda = 0
-    mean accuracy is 2.6 to 23 points below, and at n = d 48 to 61 points on the larger sets.
+    The factor 0.03 was chosen on public features without noise, with lambda from 0 to 30, d = 65 to
+    1,297 and n = 100 to 10,000. The best lambda is between 0.001 and 10, mostly near 1 for any n.
+    With the factor 0.03, mean accuracy is 0.3 to 1.9 points below that with the best lambda. With
+    lambda = 0 it is 2.6 to 23 points below, and 48 to 61 points at n = d on the larger sets.
 
     Args:
       columns: d + 1.
-      row_square: S^2; without noise, where rows are not clipped, the mean square of their norms.
+      row_square: S^2; without noise, when rows are not clipped, the mean of their squared norms.
     """
     return _LEAST_RIDGE * math.sqrt(columns) * row_square
 
@@ -436,15 +436,15 @@ def ridge_of(
 ) -> float:
     """Returns lambda: `asked` if given, or the larger of `floor_ridge` and a rule for noise.
 
-    The rule, sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B), uses public quantities: d + 1
-    columns, K classes, S (`longest`) and the rows' clip C. sigma_G (`matrix_noise`) is the noise
-    multiplier of the second moment. sigma_B (`target_noise`) is the noise multiplier of the cross
-    moment, or of the mean of all gradients.
+    The rule, sqrt(d) (0.07 S^2 sigma_G + 0.02 K C^2 sigma_B), uses only public quantities: d + 1
+    columns, K classes, S (`longest`) and the rows' clipping norm C. sigma_G (`matrix_noise`) is the
+    noise multiplier of the second moment. sigma_B (`target_noise`) is the noise multiplier of the
+    cross moment, or of the mean of all gradients.
 
-    A good classifier of unit rows has weights of norm some tens over d directions, before the
-    factor 1 / K of a class's frequency. Lambda balances noise against the weights' size: see the
-    search in bench/results/defaults.md. Lambda is at least the sums' relative rounding times the
-    largest eigenvalue.
+    A good classifier of unit rows has weights with norms of some tens over d directions, before the
+    factor 1 / K for a class's frequency. Lambda balances noise against the size of weights;
+    bench/results/defaults.md has the search. Lambda is at least the largest eigenvalue times the
+    relative round-off of the sums.
     """
     least = _ROUNDING[design.private] * float(matrix.values[-1]) + 1e-30
     if asked is not None:
@@ -459,15 +459,15 @@ def ridge_of(
 
 
 def damp_ridge(ridge: float, step: float, deviation: float, columns: int) -> float:
-    """Returns rho >= lambda, so that noise on a matrix A makes no step of A* + rho overshoot.
+    """Returns rho >= lambda, so that steps by (A* + rho I)^-1 do not overshoot under noise.
 
     A step multiplies the error of the weights along a direction by 1 - step (a + lambda) / (a* +
     rho), for the eigenvalue a of A and its estimate a*. The error grows if the fraction times step
-    exceeds 2. The noise, of standard deviation s off the diagonal, hides a direction with a <= r =
-    s sqrt(d): no released eigenvector points along it (Baik, Ben Arous and Peche 2005), and a* is
-    about 0. With rho = lambda steps of 0.6 diverge, as lambda is r / 10 or little more. With rho =
-    step (lambda + r) the fraction times step is at most 1 for a = r, and at most 1.1 for any a.
-    Directions with a far above r keep the length of their steps.
+    exceeds 2. Noise with standard deviation s off the diagonal hides a direction with a <= r = s
+    sqrt(d): no released eigenvector is aligned with it (Baik, Ben Arous and Peche 2005), and a* is
+    about 0. With rho = lambda, steps of 0.6 diverge, because lambda is about r / 10. With rho =
+    step (lambda + r) the fraction times step is at most 1 for a = r, and at most 1.1 for any a. In
+    directions with a far above r, steps are hardly shorter.
 
     Args:
       deviation: standard deviation of the noise on the diagonal of A; 0 for none.
@@ -478,7 +478,7 @@ def damp_ridge(ridge: float, step: float, deviation: float, columns: int) -> flo
 
 @dataclass(frozen=True)
 class Loss:
-    """Cross-entropy of a softmax or of sigmoids per class, with gradients clipped to `clip`."""
+    """Cross-entropy of a softmax, or of one sigmoid per class, with gradients clipped to `clip`."""
 
     sigmoid: bool
     clip: float
@@ -492,7 +492,7 @@ class Loss:
         shares: torch.Tensor,
         step: float = 0.0,
     ) -> torch.Tensor:
-        """Returns residuals r [m, K], times `lengths` and `shares`; logits may be overwritten.
+        """Returns clipped residuals r [m, K], times `lengths` and `shares`; may overwrite logits.
 
         |r| times `norms` is at most `clip`. With `step`, results are in units of `step`, rounded
         towards zero. `labels` are zeros and ones; the other tensors are float64.
@@ -519,15 +519,14 @@ class Loss:
 
 
 def sum_gradients(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
-    """Sums the examples' weighted clipped gradients by the parameters on rows x: [K, d + 1].
+    """Sums the weighted clipped gradients with respect to parameters on rows x: [K, d + 1].
 
-    An example's gradient r x^T has norm |r| |x|: r is scaled by min(1, clip / (|r| |x|)), so the
-    norm is at most `clip` for any weights, and then multiplied by the row's weight in its unit. An
-    excluded row is all 0, including its constant.
+    An example's gradient r x^T has norm |r| |x|. First r is scaled by min(1, clip / (|r| |x|)), so
+    the norm is at most `clip` for any weights; then r is multiplied by the row's weight in its
+    unit. An excluded row is all 0, including its constant.
 
-    On the grid a gradient is v u^T with u = x / |x| and v = |x| r, bounded by the public numbers 1
-    and `clip`. A grid for r alone would reach sqrt(K), too coarse for the short residuals of a
-    small `clip` and many classes.
+    On the grid a gradient is v u^T with u = x / |x| and v = |x| r, whose norms are at most 1 and
+    `clip`. A grid for r would have to reach sqrt(K), too coarse for small `clip` and many classes.
 
     Args:
       weights: float32 [K, d + 1] on rows with a 1 appended.
@@ -551,11 +550,12 @@ def sum_gradients(design: Design, loss: Loss, weights: torch.Tensor) -> GridSum:
 
 
 def step_rate(longest: float, deviation: float, gain: float, rows: int) -> float:
-    """Returns the rate `longest`, or less if noise would drive probabilities to 0 and 1.
+    """Returns the rate `longest`, or less if noise would move probabilities to 0 and 1.
 
     A step's noise in the logits is limited to 0.6. The noise in the logits follows from
-    `deviation`, the noise of each number of a released gradient, and `gain`, `Spectrum.noise_gain`
-    of the step's matrix. Many short steps give one solution with the mean of all gradients.
+    `deviation`, the noise on each entry of a released gradient, and `gain`, the
+    `Spectrum.noise_gain` of the step's matrix. Many short steps together give one solution with the
+    mean of all gradients.
     """
     noise = deviation * math.sqrt(gain / rows)
     return min(longest, _LARGEST_LOGIT_NOISE / noise) if noise > 0 else longest
@@ -568,9 +568,9 @@ def average_descent(
     average: str,
     snapshots: list[torch.Tensor] | None,
 ) -> torch.Tensor:
-    """Takes steps from `start`, float64 [K, d + 1]; returns the average of the iterates.
+    """Takes steps from `start`, float64 [K, d + 1]; returns the `average` of the iterates.
 
-    `direction` maps step t and parameters to direction and rate; `snapshots` gets each average.
+    `direction` maps (t, parameters) to direction and rate; `snapshots` receives each average.
     """
     current, mean, total = start.clone(), torch.zeros_like(start), 0.0
     for step in range(steps):
@@ -587,10 +587,10 @@ def average_descent(
 def each_seed(
     releases: Releases, names: Sequence[str], fit: Callable[[Releases], torch.Tensor], *, head: str
 ) -> torch.Tensor:
-    """Trains one seed after the other, because each needs its own matrices; returns [seeds, ...].
+    """Trains seeds one by one, because each needs its own matrices; returns [seeds, ...].
 
-    `names` are the mechanisms that `fit` releases. Raises ConfigError for a result that is not
-    finite, PrivacyError for releases that the plan does not cover.
+    `names` are the mechanisms that `fit` releases. Raises ConfigError if a result is not finite,
+    and PrivacyError for releases that the plan does not cover.
     """
     results = []
     chosen = tuple(item for item in releases.plan.mechanisms if item.name in names)

@@ -1,21 +1,21 @@
-"""A student on public images, and the private count that decides if it replaces the head.
+"""A student trained on public images, and the private test of whether it replaces the head.
 
 The trained head labels the public rows with its probabilities. The **student** is the linear
-discriminant of these soft labels, for equally frequent classes: class means m_k and the covariance
-of the rows around their expected class mean, shrunk towards a multiple of the identity (Ledoit and
-Wolf 2004), so that weights are W_k = S^-1 m_k and biases -m_k . W_k / 2. Head and public rows are
-released or public, so training the student costs no privacy.
+discriminant of these soft labels, for equally frequent classes. It has weights W_k = S^-1 m_k and
+biases -m_k . W_k / 2, with class means m_k, and the covariance S of rows around their expected
+class mean, shrunk towards a multiple of the identity (Ledoit and Wolf 2004). The head is released
+and the rows are public, so training the student costs no privacy.
 
-**student_gain** [1], the private veto: a row counts w_y if only the student has it right, and -w_y
-if only the head has, with the weight w_y of its class, at most 1. The sum of
-`heads.accuracy_difference` has sensitivity 1: a unit adds the mean of its rows, in [-1, 1], and a
-null row nothing. Student, head and w are functions of earlier releases, and composition is
-adaptive. The student replaces the head if the noisy sum is above two standard deviations of
-its noise: a function of released values. Public images of another kind make students that are far
-worse than the head; a student that is neither better nor worse passes once in 44 fits.
+**student_gain** [1] is released to compare student and head: a row counts w_y if only the student
+is right, and -w_y if only the head is right, with the weight w_y of the row's class, at most 1. The
+sum (`heads.accuracy_difference`) has sensitivity 1: a unit adds the mean over its rows, in [-1, 1],
+and a null row adds nothing. Student, head and w follow from earlier releases, and composition is
+adaptive. The student replaces the head if the noisy sum is above two standard deviations of its
+noise, which is post-processing. On unrelated public images, students are far worse than the head. A
+student that is neither better nor worse passes once in 44 fits.
 
-w_k is p_min / p_k if the head is corrected for class frequencies p, since such a head answers as if
-classes were equally frequent; else 1. bench/results/few_patients.md measures students.
+w_k is p_min / p_k if the head is corrected for class frequencies p, because such a head predicts as
+if classes were equally frequent; else 1. bench/results/few_patients.md measures students.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
 Weights = npt.NDArray[np.float32]
 
 STUDENT_HEADS, STUDENT_CLASSES = "student_heads", "student_classes"
-# The share of the identity in the covariance.
+# The weight of the identity in the shrunk covariance.
 SHRINKAGE = 0.3
-# Raises probabilities, so that a class that no public row has gets the mean of all rows.
+# Added to probabilities, so that a class without public rows gets the mean of all rows.
 _LEAST = 1e-12
 
 
 def compare_student(method: MethodOptions, fit: Fitted, rows: Rows, releases: Releases) -> Fitted:
-    """Releases the gains of students, and replaces heads by students that are better.
+    """Releases the gains of students, and replaces heads by better students.
 
     Args:
       fit: heads on `rows`.
-      rows: of norm 1, around the released centre, with one label each; not whitened.
+      rows: rows of norm 1, centred at the released centre, with one label each; not whitened.
 
     Raises DataError if all public rows are equal.
     """
@@ -89,7 +89,7 @@ def compare_student(method: MethodOptions, fit: Fitted, rows: Rows, releases: Re
 
 
 def _weigh_classes(method: MethodOptions, fit: Fitted) -> npt.NDArray[np.float64]:
-    """Returns the classes' weights [seeds, K]: at most 1, and alike for heads without priors."""
+    """Returns class weights [seeds, K]: at most 1, and all 1 for heads without priors."""
     weights = np.ones(fit.weights.shape[:2])
     if isinstance(method, BalanceOptions) and method.class_priors:
         weights /= method.public_priors if fit.priors is None else fit.priors
@@ -98,7 +98,7 @@ def _weigh_classes(method: MethodOptions, fit: Fitted) -> npt.NDArray[np.float64
 
 
 def train_student(head: Weights, rows: Rows) -> Weights:
-    """Returns the discriminant of a head's soft labels on public rows, float32 [K, d + 1]."""
+    """Returns the linear discriminant of soft labels on public rows, float32 [K, d + 1]."""
     teacher = torch.from_numpy(head).to(rows.device).double()
     mass = teacher.new_zeros(len(teacher))
     sums = teacher.new_zeros((len(teacher), rows.dimension))
@@ -112,7 +112,7 @@ def train_student(head: Weights, rows: Rows) -> Weights:
         overlaps += labels.T @ labels
         count += len(block)
     means = sums / mass[:, None]
-    # the squares of the rows around their expected means, x - sum_k p_k m_k
+    # outer products of the rows' deviations from their expected means, x - sum_k p_k m_k
     crossed = means.T @ sums
     covariance = (squares - crossed - crossed.T + means.T @ overlaps @ means) / count
     size = float(covariance.trace()) / rows.dimension
@@ -140,7 +140,7 @@ def _label_rows(teacher: torch.Tensor, rows: Rows) -> Iterator[tuple[torch.Tenso
 def _find_right(
     design: Design, pair: torch.Tensor, labels: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    """Returns 1 where each head of a pair has a row's label right, [2, rows]; NaN in null rows."""
+    """Returns 1 where a head of a pair predicts a row correctly, [2, rows]; NaN in null rows."""
     factors = [design.make_factors(head) for head in pair.to(design.rows.device)]
     right = np.empty((2, len(labels)))
     for piece, block in design.read_blocks():

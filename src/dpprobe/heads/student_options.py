@@ -1,4 +1,4 @@
-"""Option and price of a student on public images; `heads.student` trains it."""
+"""Option and mechanism of a student on public images, which `heads.student` trains."""
 
 from __future__ import annotations
 

@@ -23,15 +23,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# Rows longer than LONGEST_ROW count as not finite, because their squares would overflow float32.
-# Rows shorter than SHORTEST_ROW, but not zero, would overflow when scaled to unit length.
+# Rows with norms above LONGEST_ROW count as not finite, because their squares would overflow
+# float32. Nonzero rows with norms below SHORTEST_ROW would overflow when scaled to norm 1.
 LONGEST_ROW, SHORTEST_ROW = 1e18, 1e-20
-CHUNK_BYTES = 32 * 2**20  # of working memory for a range of rows
-# A block of rows fits into a CPU's cache; on a GPU, computing a block takes longer than launching
-# its kernels. Block sizes depend only on the kind of device, as sums over blocks may depend on
-# them.
+CHUNK_BYTES = 32 * 2**20  # working memory for a range of rows
+# A block of rows fits into a CPU's cache. On a GPU, blocks are so large that computing takes longer
+# than launching kernels. Sizes depend only on the kind of device, as they may affect sums.
 CPU_BLOCK_BYTES, GPU_BLOCK_BYTES = 4 * 2**20, 2**28
-PIECE_BYTES = 2**18  # of the rows whose lengths a CPU computes at a time
+PIECE_BYTES = 2**18  # for rows whose norms a CPU computes at a time
 
 T = TypeVar("T")
 
@@ -49,30 +48,30 @@ class Cached:
         return self._cache[key]  # type: ignore[return-value]
 
     def drop_cache(self) -> None:
-        """Clears the cache of a copy that has other weights."""
+        """Clears the cache, for a copy with other weights."""
         self._cache = {}
 
 
 class TrainingSet(Cached):
     """Features and labels on the device that trains.
 
-    n is the number of units of privacy, which is public; there may be more rows.
+    n is the public number of units of privacy; there may be more rows than units.
 
     Args:
-      features: float32 [rows, d], which the training set may change, or a source that is read in
-        each pass. Rows with NaN or infinity, longer than 1e18, or shorter than 1e-20 but not zero
-        become zero.
+      features: float32 [rows, d], which the training set may modify, or a source that is read in
+        each pass. Rows with NaN, infinity, norms above 1e18, or nonzero norms below 1e-20 become
+        zero.
       labels: int64 [rows], from 0 to num_classes - 1; or uint8 [rows, num_classes] of 0 and 1.
       num_classes: public.
       units: units of privacy with several rows; None if each row is a unit.
       device: the device of a source's blocks; features in memory stay where they are.
       crops: reads other crops of the same images, with equal labels and units; see `Rows.crops`.
-      public_n: the public number of units, if the rows are of a part of them.
+      public_n: the public number of units, if only a part of them has rows here.
       public: the public files that were compared with these rows.
-      warn: called with a message if rows count as zeros.
+      warn: called with a message if rows were replaced by zeros.
 
     Attributes:
-      exact_device: where `engine: exact` computes whole numbers; the rows stay on `device`.
+      exact_device: the device of the integer sums of `engine: exact`; the rows stay on `device`.
 
     Raises DataError for wrong shapes, types or labels.
     """
@@ -121,15 +120,15 @@ class TrainingSet(Cached):
 
     @property
     def crops(self) -> tuple[TrainingSet, ...]:
-        """The crops of images that gradient steps use in turn, read once; usually none."""
+        """Other crops of the images, which gradient steps use in turn; usually none. Read once."""
         return self.make_once(
             "crops", lambda: tuple(self._read_crops() if self._read_crops else ())
         )
 
     def replace_labels(self, labels: torch.Tensor, units: Units) -> TrainingSet:
-        """Returns a set of these rows with other labels; raises DataError for wrong labels."""
+        """Returns a copy with other labels for these rows; raises DataError for wrong labels."""
         _check_labels(labels, self.rows, self.num_classes)
-        _ = self.lengths  # before copying, because lengths clear unusable rows
+        _ = self.lengths  # before copying, because computing lengths clears unusable rows
         other = copy.copy(self)
         other.__dict__.pop("weights", None)
         other.labels, other.units, other.n = labels.to(self.device), units, units.count
@@ -156,7 +155,7 @@ class TrainingSet(Cached):
             lengths[start : start + len(block)] = row_lengths(block)
         unusable = ~(lengths <= LONGEST_ROW) | ((lengths > 0) & (lengths < SHORTEST_ROW))
         if unusable.any():
-            # The warning omits the number of unusable rows, which is private.
+            # The warning omits the number of unusable rows, because it is private.
             self._warn(
                 "training rows with NaN, infinity, huge or tiny values count as rows of zeros"
             )
@@ -166,9 +165,9 @@ class TrainingSet(Cached):
         return lengths
 
     def read_blocks(self, bytes_per_row: int = 0) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yields the rows in order, (first row, float32 [m, d]); unusable rows as zeros.
+        """Yields the rows in order as (first row, float32 [m, d]); unusable rows are zeros.
 
-        Blocks are views of rows in memory, and copies of rows from a source.
+        Blocks are views if the rows are in memory, and copies if they come from a source.
 
         Args:
           bytes_per_row: working memory per row, if above a row's size; makes blocks shorter.
@@ -193,7 +192,7 @@ class TrainingSet(Cached):
 
 
 def block_bytes(device: torch.device) -> int:
-    """Returns the working memory of one block of rows."""
+    """Returns the working memory for one block of rows."""
     return CPU_BLOCK_BYTES if devices.has_kernels(device) else GPU_BLOCK_BYTES
 
 
@@ -214,16 +213,16 @@ def _check_labels(labels: torch.Tensor, rows: int, num_classes: int) -> None:
         )
     highest = 1 if labels.ndim == 2 else num_classes - 1
     if int(labels.min()) < 0 or int(labels.max()) > highest:
-        # The error omits the label, which is private.
+        # The error omits the label, because it is private.
         raise DataError(
             f"training labels: one is not a number from 0 to {highest}; prepare the dataset again"
         )
 
 
 def row_lengths(rows: torch.Tensor) -> torch.Tensor:
-    """Returns a block's row norms (L2), float64 [m]; on the CPU without a float64 copy."""
+    """Returns L2 norms of a block's rows, float64 [m]; on the CPU without a float64 copy."""
     size = max(1, PIECE_BYTES // (4 * rows.shape[1]))
-    # Exported graphs must accept any number of rows, so blocks are not split there.
+    # Exported graphs must accept any number of rows, so they do not split blocks.
     whole = torch.compiler.is_exporting() or not devices.has_kernels(rows.device)
     pieces = [rows] if whole else rows.split(size)
     norms = [torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64) for piece in pieces]
@@ -231,12 +230,12 @@ def row_lengths(rows: torch.Tensor) -> torch.Tensor:
 
 
 def find_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-    """Returns which rows [m, d] hold NaN or infinity, or are longer than `LONGEST_ROW`."""
+    """Returns which rows [m, d] contain NaN or infinity, or have norms above `LONGEST_ROW`."""
     return np.asarray(~(np.linalg.norm(rows.astype(np.float64), axis=1) <= LONGEST_ROW))
 
 
 def chunk_rows(rows: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
-    """Yields row ranges whose working memory stays near `CHUNK_BYTES`."""
+    """Yields ranges of rows that need about `CHUNK_BYTES` of working memory each."""
     size = max(1, CHUNK_BYTES // bytes_per_row)
     for start in range(0, rows, size):
         yield start, min(start + size, rows)

@@ -1,29 +1,28 @@
-"""Random search over a head's options that epsilon covers: the best of a random number of trials.
+"""Random search over a head's options, covered by epsilon: the best of a random number of trials.
 
-A *trial* draws options from a public search space, fits the base head with them, and releases a
-noisy score on the training examples. The number of trials is random too. Only the best trial's
-head, options and noisy score are published: repeat-and-select (Papernot and Steinke 2022).
+A *trial* draws options from a public search space, fits the base head with these options, and
+releases a noisy score on the training examples. The number of trials is also random. Only the best
+trial's head, options and noisy score are published: repeat-and-select (Papernot and Steinke 2022).
 
 **Privacy cost.** One trial is a composition Q of the mechanisms of the base head and of the score.
 Options are drawn independently of the data, so they are part of a trial's randomness. Searched
 options may change how a release is used and clipped, but not the mechanisms, their sampling, counts
-and
-noise multipliers, which alone decide privacy costs: every trial has an equal cost. Checking a study
-  raises `ConfigError` for a searched option that changes epsilon. The result is the best of a
-  random number of trials, ordered by score; `plan.Selection` describes its cost.
+and noise multipliers. Only these determine privacy costs, so every trial has the same cost.
+Checking a study raises `ConfigError` for a searched option that changes epsilon. The result is the
+trial with the best score among a random number of trials; `plan.Selection` describes its cost.
 
-**Score.** The number of training examples that the head classifies correctly; each row of a unit of
-several rows counts by its weight. To the score of a fixed head, a unit adds at most 1 and a null
-row nothing. The head is an earlier release of the trial, and composition is adaptive. A multi-label
-row counts 1 minus the mean over labels of the squared distance between probability and label (Brier
-1950). A unit's score lies in [0, 1] in all cases, so the score has sensitivity 1. With several
-labels, of which most are 0, the fraction of correct labels would hardly distinguish heads.
+**Score.** The number of training examples that the head classifies correctly; if units have several
+rows, rows count by their weights. A multi-label row counts 1 minus the mean over labels of the
+squared distance between probability and label (Brier 1950), because most labels are 0, so the
+fraction of correct labels would hardly distinguish heads. In all cases a unit adds a number in [0,
+1] to the score of a fixed head, and a null row adds nothing, so the score has sensitivity 1. The
+head is an earlier release of the trial, and composition is adaptive.
 
 **Normalisation.** A priced normalisation of the base is released once per fit, before the first
-trial, and every trial works on the normalised rows. So a priced normalisation composes with the
-selection once: given the released statistics, the selection's bound holds (adaptive composition).
+trial, and every trial uses the normalised rows. So its cost is added once to the cost of the
+selection, whose bound holds for any released statistics (adaptive composition).
 
-**Not released**, since epsilon does not cover them: the number of trials, the index of the best
+**Not released**, because epsilon does not cover them: the number of trials, the index of the best
 trial, and all other trials' heads and scores.
 """
 
@@ -50,13 +49,13 @@ if TYPE_CHECKING:
     from dpprobe.privacy.grid import GridSum
     from dpprobe.privacy.releases import Releases
 
-# The most trials of equal options that are fitted together.
+# The largest number of trials with equal options that are fitted together.
 _AT_ONCE = 8
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One fit of the base head with randomly drawn options, for the seed at position `owner`."""
+    """One fit of the base head with randomly drawn options, for the seed with index `owner`."""
 
     owner: int
     number: int
@@ -72,10 +71,9 @@ class _Best:
 
 
 def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | None) -> Fitted:
-    """Runs every seed's trials and keeps each seed's best trial.
+    """Runs the trials of every seed, and returns the best trial per seed.
 
-    Each trial's releases are counted against the plan of one trial. Raises PrivacyError if a trial
-    released more or less.
+    Raises PrivacyError if a trial's releases differ from the plan of one trial.
     """
     # late imports: planning imports this module without torch
     import torch
@@ -96,10 +94,10 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         )
         for trial, head, score in zip(group, weights, scores.tolist(), strict=True):
             now = best.get(trial.owner)
-            # of equal scores, the earlier trial's wins
+            # if scores are equal, the earlier trial wins
             if now is None or (score, -trial.number) > (now.score, -now.trial.number):
                 best[trial.owner] = _Best(score, trial, head)
-    for mechanism in priced:  # one trial's releases; `_fit_trials` checked all
+    for mechanism in priced:  # counts one trial; `_fit_trials` checked all trials
         releases.count_releases(mechanism.name, mechanism.count)
     chosen = [best[owner] for owner in range(len(releases.seeds))]
     kept = torch.stack([each.weights for each in chosen])
@@ -110,14 +108,14 @@ def fit(options: Options, rows: Rows, releases: Releases, *, record: Record | No
         weights=kept.cpu().numpy(),
         steps=sum(mechanism.count for mechanism in priced if mechanism.name != SCORE),
         history=history.records,
-        # The best trials' scores and options are published too. Scores are rounded to whole rows:
-        # with float32 noise, the low bits of a sum reveal the count.
+        # The best trials' scores and options are also published. Scores are rounded to whole rows,
+        # because with float32 noise the low bits of a sum could reveal the count.
         chosen=tuple({"score": round(each.score) / rows.n, **each.trial.values} for each in chosen),
     )
 
 
 def draw_trials(options: Options, owner: int, seed: int, entropy: Entropy) -> list[Trial]:
-    """Draws a seed's number of trials, and each trial's options, from separate random streams."""
+    """Draws the number of trials of a seed, and options for each, from separate random streams."""
     # imports NumPy, which planning does without
     from dpprobe.privacy.random_run_count import draw_runs, runs_at
 
@@ -145,7 +143,7 @@ def _draw_value(space: tuple[Any, ...] | Range, generator: np.random.Generator) 
 
 
 def _group_trials(trials: list[Trial]) -> Iterator[list[Trial]]:
-    """Yields trials of equal options, which share passes over the rows."""
+    """Yields groups of trials with equal options, to be fitted in the same passes over the rows."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(json_values.canonical_json(dict(trial.values)), []).append(trial)
@@ -157,7 +155,7 @@ def _group_trials(trials: list[Trial]) -> Iterator[list[Trial]]:
 def _fit_trials(
     method: MethodOptions, group: list[Trial], rows: Rows, releases: Releases, selection: Selection
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fits trials of equal options; returns weights [trials, K, d + 1], noisy scores [trials]."""
+    """Fits trials with equal options; returns weights [trials, K, d + 1], noisy scores [trials]."""
     # late imports: planning imports this module without torch
     import torch
 
@@ -177,7 +175,7 @@ def _fit_trials(
 
 
 def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
-    """Returns a plan with other sensitivities by name; noise multipliers, and so costs, stay."""
+    """Returns a plan with other sensitivities, by name, but the same noise multipliers and cost."""
     mechanisms = tuple(
         replace(item, sensitivity=norms.get(item.name, item.sensitivity))
         for item in plan.mechanisms
@@ -186,14 +184,14 @@ def with_norms(plan: Plan, norms: Mapping[str, float]) -> Plan:
 
 
 def score_heads(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> GridSum:
-    """Sums the scores of the rows by each head, rounded down to the grid: [trials, 1]."""
+    """Sums the rows' scores for each head, rounded down to the grid: [trials, 1]."""
     # late imports: planning imports this module without torch
     import torch
 
     from dpprobe.heads.scoring import compute_scores
     from dpprobe.privacy.grid import Grid, GridSum
 
-    # Counts are whole if each unit has one row; other rows' weights are rounded down to the grid.
+    # Counts are whole if each unit has one row; otherwise weights are rounded down to the grid.
     grid = Grid.make_grid(1.0, rows.n, whole=True)
     total = torch.zeros(len(weights), dtype=torch.float64, device=rows.device)
     with torch.inference_mode():
@@ -205,7 +203,7 @@ def score_heads(method: MethodOptions, rows: Rows, weights: torch.Tensor) -> Gri
                 hits = (1 - errors).nan_to_num_(0.0).clamp_(0, 1)
             else:
                 hits = (scores.argmax(2) == rows.labels[start:stop]).double()
-            # null rows do not count, though the biases alone may predict them
+            # null rows do not count, even if the biases predict their labels
             hits = hits * rows.lengths[start:stop].isfinite()
             if rows.weights is not None:
                 hits = hits * rows.weights[start:stop]

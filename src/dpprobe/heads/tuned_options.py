@@ -27,9 +27,9 @@ from dpprobe.wrong_keys_and_values import explain_first
 
 SCORE = "score"
 MOST_TRIALS = AtMost(LARGEST_MEAN_RUNS, "each trial trains a head, and epsilon covers all of them")
-# The most combinations of a search space that are tried when a study is checked.
+# The largest number of combinations of a search space that are tried when a study is checked.
 _MOST_CORNERS = 4096
-# Is appended to the description of a mechanism whose sensitivity is searched.
+# Appended to a mechanism's description if its sensitivity is searched.
 _CLIPPED_ANEW = (
     "; a trial clips to its own norm, with noise in proportion, in place of this sensitivity"
 )
@@ -208,7 +208,7 @@ class Options(MethodOptions):
 
 
 def _list_priced(mechanisms: tuple[Mechanism, ...]) -> list[tuple[Any, ...]]:
-    """Returns the inputs of epsilon, up to a common factor on noise multipliers."""
+    """Returns the mechanisms' fields that epsilon depends on, up to a common noise factor."""
     return [
         (
             item.name,

@@ -1,22 +1,22 @@
-"""Whitens features with a released second moment: their variance becomes nearly isotropic.
+"""Whitens features with a released second moment, so that their variance is nearly isotropic.
 
-Clipping and noise treat all directions of the rows equally, but classes often differ in directions
-in which rows vary little. So heads are trained on z = A x / |A x|, for centred unit rows x, with
+Clipping and noise treat all directions equally, but classes often differ in directions in which
+rows vary little. So heads are trained on z = A x / |A x|, for centred unit rows x, with
 
     A = (G* + lambda I)^-w,
 
 G* is the estimate of the released second moment (`second_order.estimate_spectrum`) and w the
 exponent; an exponent of 1/2 whitens rows fully. The released sum of x x^T has sensitivity 1: a row
-adds x x^T, of Frobenius norm |x|^2 <= 1, and a null row nothing. The matrix A is a function of the
-release and of public numbers. A whitened row z depends on one row x and has norm 1, so later
-releases have equal sensitivities on z and x. Relative to whitened rows, noise is smaller in
-directions in which rows vary little.
+adds x x^T, with Frobenius norm |x|^2 <= 1, and a null row adds nothing. The matrix A is a function
+of the release and of public numbers. A whitened row z depends only on one row x and has norm 1, so
+later releases have the same sensitivities on z as on x. In directions in which rows vary little,
+noise is smaller relative to whitened rows.
 
 A head W_z on z is a head on x except for the length |A x|, which hardly depends on the class. A is
 scaled so that the mean square of |A x| is estimated as 1. So fits return W_z A, for centred rows x.
 
 Under noise A is rounded to a grid (`second_order.Design.make_factors`), and its products with rows
-are exact: z depends on its row alone, not on the row's position.
+are exact: z depends only on its row, not on the row's position.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from dpprobe.heads.training_set import TrainingSet
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
 
-# Lambda over sigma sqrt(d): eigenvalues of the released matrix below lambda are mostly noise.
+# Lambda divided by sigma sqrt(d): released eigenvalues below lambda are mostly noise.
 _NOISE_RIDGE = 1.0
 # Lambda with little noise or none; see `second_order.floor_ridge`.
 _LEAST_RIDGE = 0.03
-# The exponent for the second moment of public rows, and lambda over its mean eigenvalue: a milder
-# map, because directions of public rows fit private rows less well.
+# For the second moment of public rows: the exponent, and lambda divided by the mean eigenvalue. The
+# map is milder, because the directions fit private rows less well.
 PUBLIC_EXPONENT, PUBLIC_RIDGE = 0.25, 3.0
-# The largest effective dimension of public rows, as a share of d, at which their second moment is
-# used. Measured: 0.016 for a vision transformer, where it gains; 0.027 for chest X-rays and 0.085
-# for photographs through a convolutional network, where it loses (bench/results/few_patients.md).
+# The largest effective dimension of public rows, as a share of d, for using their second moment.
+# Measured: 0.016 with a vision transformer, where whitening helps; 0.027 for chest X-rays and 0.085
+# for photographs with a convolutional network, where it harms (bench/results/few_patients.md).
 MOST_DIRECTIONS = 0.02
 
 
 def whitened_rows(
     data: TrainingSet, spec: kinds.Whitened, centre: torch.Tensor, releases: Releases
 ) -> Rows:
-    """Releases the second moment of the rows around the released centre [d]; returns whitened rows.
+    """Releases the second moment of rows around the released centre [d]; returns whitened rows.
 
-    The whitened rows take as much memory as the features. Streamed features are whitened in each
+    Whitened rows take as much memory as the features, but streamed features are whitened in each
     pass.
     """
     transform = Transform(spec, {kinds.CENTRE: centre})
     with torch.inference_mode():
         design = Design(UnitRows(), Rows(data, transform), private=releases.plan.private)
         summed = second_moment(design)
-        # the last row and column are those of a constant, which is 0 here
+        # the last row and column belong to the constant, which is 0 here
         moment = GridSum(summed.units[:-1, :-1].contiguous(), summed.step)
         released = releases.release_symmetric(kinds.SECOND_MOMENT, moment.one_seed)[0]
         deviation = releases.noise_deviation(kinds.SECOND_MOMENT)
@@ -80,9 +80,9 @@ def publicly_whitened_rows(
     public: PublicRows,
     releases: Releases,
 ) -> Rows:
-    """Returns rows around a released centre [d], whitened by the second moment of public rows.
+    """Centres rows at a released centre [d], and whitens them by public rows' second moment.
 
-    Releases nothing. Where public rows vary in many directions, rows are not whitened.
+    Releases nothing. Rows are not whitened if public rows vary in many directions.
     """
     transform = Transform(spec, {kinds.CENTRE: centre})
     with torch.inference_mode():
@@ -135,7 +135,7 @@ def _map_rows(
         warn=data._warn,
     )
     mapped.exact_device = data.exact_device
-    _ = mapped.lengths  # in inference mode, as these features are: lengths clear unusable rows
+    _ = mapped.lengths  # now, in inference mode, because computing lengths modifies these features
     return mapped
 
 
@@ -143,14 +143,14 @@ def compute_whitener(moment: Spectrum, exponent: float, *, ridge: float, n: int)
     """Returns A, float64 [d, d], symmetric, from the estimated second moment of n units' rows."""
     factors = (moment.values + ridge) ** -exponent
     length = float((moment.values * factors.square()).sum())
-    # without signal, all directions get equal factors
+    # without signal, scale all directions equally
     factors *= math.sqrt(n / length) if length > 0 else 1 / float(factors.mean())
     vectors = moment.vectors.to(torch.float64)
     return (vectors * factors) @ vectors.T
 
 
 class _MappedRows:
-    """Rows A x as a source of features; excluded rows contain NaN."""
+    """A source of features with rows A x; excluded rows contain NaN."""
 
     def __init__(self, design: Design, matrix: torch.Tensor) -> None:
         self._design = design

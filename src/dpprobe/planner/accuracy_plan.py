@@ -26,7 +26,7 @@ LOSSES = (5, 2)  # percentage points
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A number n of units of privacy and an epsilon, with the predicted accuracies."""
+    """One row of a plan: n units of privacy, an epsilon, and the predicted share of the lead."""
 
     label: str
     n: int
@@ -36,10 +36,10 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Converts a share of the non-private head's lead over chance into an accuracy.
+    """Converts accuracies to shares of the non-private head's lead over chance, and back.
 
     Attributes:
-      chance: accuracy of random guesses, 1 / classes.
+      chance: the accuracy of random guessing, 1 / classes.
       majority: accuracy of the majority-class baseline.
       ceilings: non-private accuracies: the user's if `given`, otherwise from public datasets.
     """
@@ -68,13 +68,13 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanForPeople:
-    """The predictions for a setting.
+    """The predictions for a setting and for variations of it.
 
     Attributes:
       choices: the setting itself, settings with more units, and settings with a larger epsilon.
-      n_within: maps a loss in points against the median non-private accuracy to the smallest n with
-        at most this loss, or to None if unknown.
-      too_few: True if the expected accuracy hardly exceeds the majority-class baseline.
+      n_within: maps a loss (in percentage points below the median non-private accuracy) to the
+        smallest n with at most this loss; to None if unknown.
+      too_few: True if the expected accuracy barely exceeds the majority-class baseline.
       would_do: the result of `n_that_would_do`.
       unit: the unit of privacy that n counts.
     """
@@ -93,7 +93,7 @@ class PlanForPeople:
         return self.choices[0]
 
     def as_json(self) -> dict[str, Any]:
-        """Returns JSON values, with accuracies as fractions."""
+        """Returns JSON-compatible values, with accuracies as fractions."""
         law, epsilon = read_curves().law, self.setting.epsilon
         risk = Risk.from_token(epsilon.token) if isinstance(epsilon, RiskEpsilon) else None
         choices = []
@@ -136,12 +136,12 @@ def make_plan(
 
     Args:
       ceiling: the non-private accuracy on these images, known or guessed, as a fraction.
-      majority: the share of the largest class, by default 1 / classes; for patients, the mean of
-        the patients' shares.
+      majority: the share of the largest class, by default 1 / classes; if the unit is a patient,
+        the mean over patients of the class's share of the patient's images.
       unit: the unit of privacy that n counts: "image" or "patient".
 
     Raises:
-      ConfigError: with a line for each value that is out of range.
+      ConfigError: with one line for each value that is out of range.
     """
     setting.check_ranges()
     scale = _make_scale(setting, ceiling, majority)
@@ -169,7 +169,7 @@ def make_plan(
 
 
 def _make_scale(setting: Setting, ceiling: float | None, majority: float | None) -> Scale:
-    """Checks the majority share and the non-private accuracy, and replaces missing values."""
+    """Makes a scale after checking the given values; missing values get defaults."""
     chance = 1 / setting.classes
     if majority is None:
         majority = chance
@@ -187,7 +187,7 @@ def _make_scale(setting: Setting, ceiling: float | None, majority: float | None)
 
 
 def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale:
-    """Makes a scale from `ceiling`, or from public sets if `ceiling` does not exceed `majority`."""
+    """Makes a scale from `ceiling`, or from public datasets if `ceiling` is at most `majority`."""
     given = ceiling is not None and ceiling > majority
     public = tuple(value for value in read_curves().choose_ceilings(classes) if value > majority)
     return Scale(

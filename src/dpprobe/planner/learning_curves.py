@@ -1,12 +1,12 @@
-"""Reads learning_curves.json: public learning curves, and the law that is fitted to them.
+"""Reads learning_curves.json: learning curves on public datasets, and the law fitted to them.
 
-A non-private head has a lead in accuracy over chance, which is 1 / K for K classes. A private head
-keeps a share of the non-private lead. The expected share rises with the signal
+The lead of a head is its accuracy minus chance, which is 1 / K for K classes. A private head keeps
+a share of the non-private head's lead. The expected share rises with the signal
 
     log n + a log mu - b log d - c log K,
 
-where n units have d features, and mu belongs to the Gaussian mechanism at (epsilon, delta).
-Snakemake imports this module at its start, so all imports here are pure Python and fast.
+for n units, d features, and the mu of the Gaussian mechanism at (epsilon, delta). Snakemake imports
+this module when it starts, so this module imports only fast, pure-Python modules.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """The share of the non-private lead that a private head keeps, with a range, by rising signal.
+    """The share of the non-private lead that a private head keeps, with a range, at rising signals.
 
     Attributes:
       mu, dimension, classes: exponents a, b, c of the signal.
-      band: quantiles of the distances of results from the law, on sources left out of fitting.
-      widening: the factor on the range's width that makes the range reach its stated coverage.
+      band: quantiles of the residuals of the law, on sources left out of the fit.
+      widening: the factor on the range's width with which the range has its stated coverage.
       coverage: the share of results inside the range, with each source left out in turn.
-      error: mean distance of a left-out source's results from the expected share.
-      smallest: the smallest public feature dimension, assumed if the dimension is unknown.
+      error: mean absolute residual on sources left out of the fit.
+      smallest: the smallest feature dimension in public data, assumed if unknown.
     """
 
     mu: float
@@ -53,7 +53,7 @@ class Law:
     smallest: int
 
     def shares_at(self, signal: float) -> tuple[float, float, float]:
-        """Returns low, expected and high share at a signal, constant beyond measured signals."""
+        """Returns low, expected and high share at a signal; constant outside measured signals."""
         place = bisect_right(self.signals, signal)
         if place == 0:
             return self.low[0], self.expected[0], self.high[0]
@@ -69,7 +69,7 @@ class Law:
         return low, expected, high
 
     def signal_of(self, values: Sequence[float], least: float) -> float | None:
-        """Returns the smallest signal at which values exceed `least`; None if no value does."""
+        """Interpolates the signal at which `values` first exceed `least`; None if none does."""
         for place, value in enumerate(values):
             if value > least:
                 if place == 0:
@@ -83,7 +83,7 @@ class Law:
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """The fitted law, and the learning curves to which the law is fitted."""
+    """The learning curves, and the law fitted to them."""
 
     law: Law
     curves: tuple[Mapping[str, Any], ...]
@@ -97,7 +97,7 @@ class Curves:
         return max(int(curve["classes"]) for curve in self.curves)
 
     def choose_ceilings(self, classes: int) -> tuple[float, float, float]:
-        """Returns lowest, median and highest non-private accuracy of whole public datasets.
+        """Returns lowest, median and highest non-private accuracy on full public datasets.
 
         Only datasets whose number of classes is nearest to `classes`, by ratio, are used.
         """

@@ -1,4 +1,4 @@
-"""Predicts each month's accuracy as data grow, for three ways to spend one privacy budget."""
+"""Predicts accuracy month by month as data grow, for three ways to spend one privacy budget."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Month:
 
     Attributes:
       n: number of units up to this month.
-      noise: for each of `WAYS`, the noise relative to one release with the whole budget.
+      noise: for each of `WAYS`, the noise deviation relative to one release with the whole budget.
       kept: for each of `WAYS`, the predicted share of the non-private lead.
     """
 
@@ -36,9 +36,9 @@ class Month:
 def plan_months(setting: Setting, months: int) -> tuple[Month, ...]:
     """Predicts the accuracy of each month, with `setting.n` new units per month.
 
-    A unit's epsilon for all months together is the setting's epsilon. If each month trains again, a
-    unit's epsilon is split over the months. Added sums and a horizon spend a unit's epsilon in the
-    month of the unit's arrival.
+    For all months together, each unit has the setting's epsilon. If a new head is trained every
+    month, the epsilon is split over the months. Running sums, without or with a horizon, spend it
+    in the month in which the unit arrives.
 
     Example:
       >>> from dpprobe.planner.predicted_accuracy import Setting

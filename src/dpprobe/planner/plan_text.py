@@ -1,4 +1,4 @@
-"""Formats plans of accuracy and their warnings as text."""
+"""Formats accuracy plans, and warnings about them, as text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def plan_in_words(plan: PlanForPeople) -> str:
 
 
 def _explain_target(epsilon: float) -> list[str]:
-    """Explains the permitted risk that determines epsilon; empty if epsilon was given."""
+    """Explains that epsilon follows from a permitted risk; empty if epsilon was given."""
     if not isinstance(epsilon, RiskEpsilon):
         return []
     mu = Risk.from_token(epsilon.token).to_mu()
@@ -94,7 +94,7 @@ def format_span(values: Sequence[float]) -> str:
 
 
 def beaten_words(accuracy: Sequence[float], majority: float, *, unit: str = "image") -> str:
-    """Says that an expected accuracy is at most the majority class's share; empty if it is more."""
+    """Explains that an accuracy does not exceed the majority class's share; empty if it does."""
     _, expected, _ = accuracy
     if expected > majority:
         return ""
@@ -103,7 +103,7 @@ def beaten_words(accuracy: Sequence[float], majority: float, *, unit: str = "ima
 
 
 def _name_beaten(plan: PlanForPeople) -> list[str]:
-    """Names the predictions that do not exceed the majority-class baseline."""
+    """Writes sentences that list predictions not above the majority-class baseline."""
     scale = plan.scale
     if scale.majority <= scale.chance + 1e-9:
         return []
@@ -189,7 +189,7 @@ def too_few_warning(
 ) -> str | None:
     """Warns if a dataset is too small for some of a study's epsilons; else returns None.
 
-    Also returns None for more classes than in any public dataset, where predictions are guesses.
+    Also returns None for more classes than any public dataset has, as predictions are then guesses.
     """
     if classes > read_curves().most_classes:
         return None

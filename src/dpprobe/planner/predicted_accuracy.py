@@ -11,10 +11,10 @@ from dpprobe.privacy.gaussian_mu import gaussian_mu
 from dpprobe.privacy.limits import LARGEST_EPSILON, SMALLEST_DELTA, SMALLEST_EPSILON
 from dpprobe.shown_text import join_lines
 
-# The message about too few units calls n enough if a head keeps this share of the lead.
+# The share of the lead at which the message about too few units calls n enough.
 ENOUGH = 0.5
-# Below this n mu / sqrt(d) much of a released mean is noise, so `auto` gives the mean a larger
-# share, and public images may help (`heads.auto_rule`).
+# Below this value of n mu / sqrt(d) a released mean is mostly noise, so `auto` gives it a larger
+# share of the budget, and public images may help (`heads.auto_rule`).
 _FEW_UNITS = 15.0
 
 
@@ -75,8 +75,8 @@ class Kept:
     """The predicted share of the non-private lead that a private head keeps.
 
     Attributes:
-      beyond: -1 or 1 if the signal is below or above all measured signals, and the shares are
-        therefore the shares at the nearest measured signal.
+      beyond: -1 or 1 if the signal is below or above all measured signals, 0 otherwise. Outside,
+        shares are taken from the nearest measured signal.
     """
 
     low: float
@@ -85,7 +85,7 @@ class Kept:
     beyond: int
 
     def predict_accuracy(self, *, chance: float, ceiling: float) -> tuple[float, float, float]:
-        """Returns low, expected and high accuracy for the non-private accuracy `ceiling`."""
+        """Returns low, expected and high accuracy, if the non-private accuracy is `ceiling`."""
         low, expected, high = (
             min(max(chance + share * (ceiling - chance), 0.0), 1.0)
             for share in (self.low, self.expected, self.high)
@@ -95,7 +95,7 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A measured share of the non-private lead, from which predictions start.
+    """A measured share of the non-private lead, to which predictions are adjusted.
 
     Attributes:
       setting: the measured setting.
@@ -109,7 +109,7 @@ class Start:
 
     @classmethod
     def of_measured(cls, setting: Setting, share: float) -> Start | None:
-        """Returns None if the share is outside the range, because the curves do not fit then."""
+        """Makes a start; returns None if the measured share is outside the predicted range."""
         kept = predict(setting)
         if not kept.low <= share <= kept.high:
             return None
@@ -118,7 +118,7 @@ class Start:
         return cls(setting=setting, share=share, place=math.copysign(place, share - kept.expected))
 
     def shift(self, low: float, expected: float, high: float) -> float:
-        """Returns the share in another range that has the position of the measured share."""
+        """Returns the share at the measured share's relative position in another range."""
         return expected + self.place * (high - expected if self.place > 0 else expected - low)
 
 
@@ -127,8 +127,8 @@ def predict(setting: Setting, *, noise: float = 1.0, start: Start | None = None)
 
     Args:
       noise: a factor on the standard deviation of the head's noise.
-      start: a measured head on this dataset; the prediction keeps the head's position in the range.
-        With more units or a larger budget, the range begins at the measured share.
+      start: a measured head on this dataset, whose relative position in the range the prediction
+        keeps. With more units or a larger budget, the range begins at the measured share.
 
     Example:
       >>> kept = predict(Setting(n=2000, classes=5, epsilon=1.0, dimension=384))
@@ -149,10 +149,10 @@ def predict(setting: Setting, *, noise: float = 1.0, start: Start | None = None)
 
 
 def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
-    """Returns True if the expected accuracy is indistinguishable from the majority-class baseline.
+    """Returns True if the expected accuracy is too close to the majority-class baseline.
 
-    A lucky head at the lowest measured signal may exceed the baseline by the high end of its range.
-    The expected accuracy must exceed the baseline by more than a lucky head does.
+    At the lowest measured signal, luck alone may lift a head to the high end of the range. The
+    expected accuracy must exceed the baseline by more than this.
 
     Args:
       floor: the majority-class baseline's lead over chance, as a share of the non-private lead.
@@ -161,7 +161,7 @@ def too_few(setting: Setting, *, floor: float = 0.0) -> bool:
 
 
 def public_images_help(setting: Setting) -> bool:
-    """Returns True if noise is so large that unlabelled public images may raise the accuracy.
+    """Returns True if the noise is so large that unlabelled public images may help.
 
     If the dimension is unknown, the most favourable dimension is assumed.
     """
@@ -170,7 +170,7 @@ def public_images_help(setting: Setting) -> bool:
 
 
 def n_to_keep(setting: Setting, share: float, *, start: Start | None = None) -> int | None:
-    """Returns the n from which a head keeps more than `share`; None if no measured n is enough.
+    """Returns the least n to keep more than `share`; None if beyond all measured signals.
 
     Example:
       >>> n_to_keep(Setting(n=500, classes=5, epsilon=1.0, dimension=384), 0.9)
@@ -184,7 +184,7 @@ def n_to_keep(setting: Setting, share: float, *, start: Start | None = None) -> 
 
 
 def n_that_would_do(setting: Setting, *, floor: float = 0.0) -> int | None:
-    """Returns the n at which a head keeps half of the non-private lead over the majority class."""
+    """Returns the n at which a head is halfway from majority-class to non-private baseline."""
     return n_to_keep(setting, floor + ENOUGH * (1 - floor))
 
 

@@ -5,8 +5,8 @@
 - `rdp`: Renyi differential privacy (dp-accounting; Mironov 2017, Mironov et al. 2019).
 - `rdp_2017`: Renyi divergences (Opacus) with the conversion to epsilon of Mironov 2017, proposition
   3, to reproduce the looser noise of papers until 2020.
-- `prv`: privacy random variables (Opacus; Gopi et al. 2021), a check by another code base. Of
-  Opacus only the accounting is imported (`opacus_accounting`).
+- `prv`: privacy random variables (Opacus; Gopi et al. 2021), implemented independently, so used as
+  a check. Only Opacus's accounting is imported (`opacus_accounting`).
 
 `rdp` accounts for a selection (`plan.Selection`) as in Papernot and Steinke 2022. Other accountants
 use the privacy profile of one run, exact or `pld`'s, as `dpprobe.privacy.best_of_runs_price`
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-_SMALL_MU = 1e-6  # below this mu both terms of a delta agree in most digits
+_SMALL_MU = 1e-6  # below this mu, delta is the difference of two nearly equal terms
 # Renyi orders: fractional for large epsilons, powers of two up to 2^14 for small epsilons.
 RDP_ORDERS = (
     *(1 + step / 10 for step in range(1, 100)),
@@ -165,7 +165,7 @@ def epsilon_below(mechanisms: Sequence[Mechanism], delta: float) -> float:
 
     Without sampling the bound is tight to twelve digits. With sampling the lower bound is the lower
     end of `prv`, whose error is proven (Gopi et al. 2021): 0.5% below the epsilon, or more to spare
-    memory. `prv` fails for epsilons of hundreds: the mechanisms then get more noise.
+    memory. `prv` fails for epsilons of hundreds, so the bound is then computed for more noise.
     """
     if any(mechanism.noise_multiplier == 0 for mechanism in mechanisms):
         return math.inf
@@ -193,7 +193,7 @@ def privacy_profile(
 ) -> Profile:
     """Computes the privacy profile of a fit without selection, the larger of both directions.
 
-    The profile is exact without sampling; otherwise `pld`'s upper bound, on the grid of
+    Without sampling the profile is exact. With sampling it is `pld`'s upper bound, on the grid of
     `compute_epsilon`.
 
     Args:
@@ -222,14 +222,14 @@ def rough_epsilon(
 def group_epsilon(
     mechanisms: Sequence[Mechanism], delta: float, size: int, *, selection: Selection | None = None
 ) -> float:
-    """Computes the epsilon to a group of `size` units together, at `delta`.
+    """Computes the epsilon for a group of `size` units, at `delta`.
 
-    Compares a group's rows with null rows in place of all of them. A release on all rows changes by
-    up to `size` sensitivities, so the epsilon is exact without sampling. In a Poisson sample a
-    binomial number of the group's rows takes part. A mixture of Gaussians, whose means are
-    multiples of the sensitivity, dominates the release (Ganesh 2024, "Tight group-level DP
-    guarantees for DP-SGD with sampling via mixture of Gaussians mechanisms"): an upper bound, tight
-    but for the grid.
+    Neighbouring datasets differ in whether all rows of the group are replaced by null rows. A
+    release on all rows changes by up to `size` sensitivities, so the epsilon is exact without
+    sampling. In a Poisson sample a binomial number of the group's rows takes part. A mixture of
+    Gaussians, whose means are multiples of the sensitivity, dominates the release (Ganesh 2024,
+    "Tight group-level DP guarantees for DP-SGD with sampling via mixture of Gaussians mechanisms").
+    The result is an upper bound, tight except for the discretisation error of the grid.
 
     Returns:
       The epsilon; infinite, without computing it, for sampled groups above `LARGEST_SAMPLED_GROUP`.
@@ -254,17 +254,17 @@ def group_epsilon(
 
 
 def _group_interval(epsilon: float) -> float:
-    """Chooses a group's grid spacing; from epsilon 1,000 on it grows, so that memory does not."""
+    """Chooses the grid spacing for a group; above epsilon 1,000 it grows to limit memory."""
     return _GROUP_COARSER * pld_interval(epsilon) * max(1.0, epsilon / 1000)
 
 
 def _to_group(mechanisms: Sequence[Mechanism], size: int) -> list[Mechanism]:
-    """Scales the noise of mechanisms on all rows to a group of `size` units."""
+    """Divides the noise multipliers of mechanisms without sampling by the size of a group."""
     return [item.scale_noise(1 / size) if item.sample_rate == 1 else item for item in mechanisms]
 
 
 def worth_to_group(epsilon: float, delta: float, size: int) -> float:
-    """Computes the epsilon to `size` units of Gaussian releases on all rows that cost `epsilon`.
+    """Converts a unit's epsilon under Gaussian releases without sampling to a group's epsilon.
 
     Example:
       >>> round(worth_to_group(1.0, 1e-5, 5), 2)  # five images of one patient, images as units
@@ -292,8 +292,8 @@ def price_together(
 ) -> float:
     """Bounds the epsilon at `delta` of publishing `times` independent fits together.
 
-    The bound is exact without sampling or selection. With a selection alone the bound follows from
-    the privacy profile, and with sampling from RDP.
+    The bound is exact without sampling or selection. With a selection but no sampling, the bound
+    follows from the privacy profile; with sampling, from RDP.
 
     Example:
       >>> from dpprobe.privacy.plan import full_batch
@@ -382,8 +382,8 @@ def gaussian_mu(mechanisms: Sequence[Mechanism]) -> float:
 def gaussian_log_delta(mu: float, epsilon: float) -> float:
     """Computes the log of Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu).
 
-    Balle and Wang 2018, theorem 8, without cancellation between large terms or underflow. In the
-    upper tail both terms are one normal density times a Mills ratio, so the ratios are subtracted.
+    Evaluates Balle and Wang 2018, theorem 8, without cancellation or underflow. In the upper tail
+    both terms are one normal density times a Mills ratio, so the ratios are subtracted.
     """
     from scipy.special import erfcx, log_ndtr
 
@@ -407,7 +407,7 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
 
 
 def _small_log_delta(mu: float, epsilon: float) -> float:
-    """Bounds the log of a small mu's delta from above, to mu^2 / 8 relative.
+    """Bounds log delta from above for small mu; delta's relative error is at most mu^2 / 8.
 
     The derivative of delta by mu is phi(mu/2 - epsilon/mu), at most exp(epsilon/2) phi(epsilon/mu).
     The integral of this bound is exp(epsilon/2) mu phi(t) (1 - t Phi(-t) / phi(t)), with t =
@@ -436,7 +436,7 @@ def gaussian_deltas(mu: float, epsilons: npt.NDArray[np.float64]) -> npt.NDArray
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Computes the smallest epsilon of mu-GDP at `delta`, from above, to 1e-12 relative.
+    """Computes the epsilon of mu-GDP at `delta`, rounded up by at most 1e-12 (relative).
 
     Example:
       >>> [round(gaussian_epsilon(mu, 1e-5), 2) for mu in (0.1, 0.25, 1)]
@@ -463,8 +463,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 def pld_interval(epsilon: float) -> float:
     """Chooses the grid spacing on the privacy loss: about epsilon / 10,000.
 
-    Discretisation only overestimates epsilon: by 0.1% or less over 31,250 steps at batch 32 of
-      50,000. A finer grid would take more time and memory.
+    Discretisation can only overestimate epsilon: by at most 0.1% for 31,250 steps at batch size 32
+    of 50,000 units. A finer grid would take more time and memory.
     """
     size = min(max(epsilon, 1e-3), 10.0)
     decade = math.floor(math.log10(size))
@@ -482,7 +482,8 @@ def check_epsilons(
     """Computes epsilon with every accountant except the main one for these mechanisms.
 
     Returns:
-      Epsilons by accountant, with library and version, None if it fails; and the reasons for None.
+      A dictionary from accountant (with library and version) to epsilon, or None if the accountant
+      failed, and a dictionary of the reasons.
     """
     used = resolve_accountant(mechanisms, accountant)
     answers: dict[str, float | None] = {}
@@ -494,7 +495,7 @@ def check_epsilons(
         label = _label_accountant(name, None if name == "prv" else selection)
         try:
             answers[label] = check(mechanisms, delta, selection)
-        except Exception as error:  # checks are optional, so failures are noted
+        except Exception as error:  # checks are optional, so a failure becomes a note
             reason = str(error) if isinstance(error, PrivacyError) else repr(error)
             logger.info("calibration: no check by %s: %s", name, reason)
             answers[label] = None
@@ -526,8 +527,8 @@ def _profile_epsilon(
 ) -> float:
     """Computes the epsilon of a fit, or of `times` fits that each select their best run.
 
-    Noise without sampling must already be scaled to a group of `size` units. Mechanisms outside the
-    selection are released once per fit, before the runs.
+    The noise of mechanisms without sampling must already be scaled to a group of `size` units.
+    Mechanisms outside the selection are released once per fit, before the runs.
     """
     if selection is None:
         return _epsilon_at(_compute_loss_distribution(mechanisms, interval, size), delta)
@@ -543,7 +544,7 @@ def _profile_epsilon(
     exact = gaussian_epsilon(gaussian_mu(others), delta / 2) if is_gaussian(others) else None
     loss = best.dominating_loss(selection.mean, profile, delta / times, interval)
     if loss is None or (exact is not None and exact > best.LARGEST_LOSS):
-        # Basic composition, where a grid would overflow: epsilons and deltas add up.
+        # Where the grid would overflow, use basic composition: epsilons and deltas add up.
         part = delta / (2 * times)
         selected = best.best_bound(selection.mean, profile, part).bound_epsilon(part)
         if exact is None:
@@ -557,7 +558,7 @@ def _profile_epsilon(
 def _epsilon_at(loss: privacy_loss_distribution.PrivacyLossDistribution, delta: float) -> float:
     import numpy as np
 
-    with np.errstate(over="ignore"):  # a quotient that is compared with a limit, at large epsilons
+    with np.errstate(over="ignore"):  # the quotient is only compared with a limit
         return float(loss.get_epsilon_for_delta(delta))
 
 
@@ -623,7 +624,7 @@ def _rdp_epsilon(
 def _early_rdp_epsilon(
     mechanisms: Sequence[Mechanism], delta: float, selection: Selection | None
 ) -> float:
-    """Computes the least over orders a of RDP(a) + log(1 / delta) / (a - 1)."""
+    """Computes min over orders a of RDP(a) + log(1 / delta) / (a - 1), as in Mironov 2017."""
     _refuse_selection(selection)
     opacus = import_accounting("analysis.rdp")
     divergences = sum(
@@ -655,7 +656,7 @@ def _refuse_selection(selection: Selection | None) -> None:
 
 
 def _prv_error(mechanisms: Sequence[Mechanism], delta: float) -> float:
-    """Returns the error to request of `prv`: 1% of the epsilon, or more to spare memory."""
+    """Returns the error tolerance for `prv`: 1% of epsilon, or more to save memory."""
     steps = sum(count for _, _, count in _condense_mechanisms(mechanisms))
     least = _PRV_LEAST_ERROR * max(1.0, steps / _PRV_STEPS) ** 0.5
     return max(least, min(0.01 * rough_epsilon(mechanisms, delta), _PRV_LARGEST_ERROR))
@@ -682,7 +683,7 @@ def _prv_upper(mechanisms: Sequence[Mechanism], delta: float, error: float, tail
 
 
 def _condense_mechanisms(mechanisms: Sequence[Mechanism]) -> list[tuple[float, float, int]]:
-    """Returns (noise multiplier, rate, count) per mechanism, one for all without sampling."""
+    """Returns (noise multiplier, rate, count) tuples, a single tuple for all without sampling."""
     whole = [item for item in mechanisms if item.sample_rate == 1]
     single = [(1 / gaussian_mu(whole), 1.0, 1)] if whole else []
     return single + [
@@ -712,7 +713,7 @@ def _make_event(mechanisms: Sequence[Mechanism], selection: Selection | None) ->
 
 @contextmanager
 def _quiet_absl() -> Iterator[None]:
-    """Silences absl's warning per omitted fractional order; omission only loosens the bound."""
+    """Silences absl's warnings about omitted fractional orders, which only loosen the bound."""
     from absl import logging
 
     before = logging.get_verbosity()
@@ -730,9 +731,9 @@ class Accountant(NamedTuple):
     """An accountant of this module.
 
     Attributes:
-      library: the distribution that computes; None if this module does.
-      compute: mechanisms, delta and selection -> epsilon; None for a privacy profile.
-      check: computes the epsilon that checks other accountants; None if it is no check.
+      library: the package that computes epsilon; None if this module does.
+      compute: computes epsilon from mechanisms, delta and selection; None to use a privacy profile.
+      check: computes an epsilon to check other accountants; None if the accountant is no check.
       in_studies: whether a study may choose the accountant.
     """
 

@@ -26,7 +26,7 @@ A privacy profile has two directions, from Q to Q' and from Q' to Q. With delta_
 two directions at each epsilon, the bound holds in both directions.
 
 The bound is nearly tight: for Gaussian runs, some ranking of outputs attains 98 to 99.8% of the
-  epsilon (`bench/results/selection_gap.md`), so no bound from Q's profile alone can be much lower.
+epsilon (`bench/results/selection_gap.md`), so no bound from Q's profile alone can be much lower.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float64]
 
-# The number of epsilons at which Q's profile is tabulated, and the delta at which it ends.
+# The number of epsilons at which Q's profile is tabulated, and the delta at the last of them.
 _POINTS, _NEGLIGIBLE = 4000, 1e-10
 # The number of z at which F is computed, and the number of hinges.
 _PLACES, _HINGES = 4000, 200
-# The largest loss of a distribution: exp is finite.
+# The largest privacy loss whose exponential is finite.
 LARGEST_LOSS = 700.0
 # A factor that covers round-off, far below the digits of a plan.
 _ROUND_OFF = 1 + 1e-9
@@ -58,10 +58,10 @@ _ROUND_OFF = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Profile:
-    """The privacy profile of one run: at each epsilon the larger delta of the two directions.
+    """The privacy profile of one run: delta by epsilon, the larger delta of both directions.
 
     Attributes:
-      deltas: computes delta at each of an array of epsilons, which rise from 0.
+      deltas: computes delta for an array of increasing epsilons that starts at 0.
       epsilon: computes the epsilon at one delta.
     """
 
@@ -73,7 +73,7 @@ class Profile:
 class Table:
     """A privacy profile at equally spaced epsilons from 0, with upper bounds between them.
 
-    A profile is convex in exp(epsilon), so no profile is above its chords; and it decreases.
+    A profile decreases, and is convex in exp(epsilon), so its chords are upper bounds.
     """
 
     profile: Profile
@@ -82,7 +82,7 @@ class Table:
 
     @classmethod
     def tabulate_profile(cls, profile: Profile, delta: float) -> Table:
-        """Tabulates a privacy profile over the range that matters at `delta`, or is finite."""
+        """Tabulates a profile up to an epsilon whose delta is negligible, or up to epsilon 600."""
         parts = (min(_NEGLIGIBLE, 1e-4 * delta), _NEGLIGIBLE)
         reaches = [profile.epsilon(part) for part in parts]
         reach = min(next((each for each in reaches if math.isfinite(each)), math.inf), 600.0)
@@ -92,8 +92,7 @@ class Table:
     def delta_at(self, epsilons: Array) -> Array:
         """Computes delta at epsilons of any sign.
 
-        At negative epsilons delta_Q(-e) = 1 - exp(-e) (1 - delta_Q'(e)), with Q' to Q the other
-        direction.
+        For e > 0, delta_Q(-e) = 1 - exp(-e) (1 - delta_Q'(e)), with delta_Q' from Q' to Q.
         """
         size, top = np.abs(epsilons), self.epsilons[-1]
         places = np.exp(np.minimum(size, top) - top)
@@ -108,7 +107,7 @@ class Bound:
     Attributes:
       table: Q's privacy profile.
       weights: non-negative numbers that sum to E[K].
-      offsets: rise.
+      offsets: increasing numbers.
     """
 
     table: Table
@@ -120,7 +119,7 @@ class Bound:
         return float(self.weights @ self.table.delta_at(epsilon - self.offsets))
 
     def bound_epsilon(self, delta: float) -> float:
-        """Computes the epsilon of A at `delta`, from above, to 1e-10 relative."""
+        """Computes the epsilon of A at `delta`, rounded up by at most 1e-10 (relative)."""
         if self.bound_delta(0.0) <= delta:
             return 0.0
         one = self.table.profile.epsilon(delta / float(self.weights.sum()))
@@ -132,12 +131,12 @@ class Bound:
 
 
 def best_bound(mean: float, profile: Profile, delta: float) -> Bound:
-    """Returns the bound on A's privacy profile, for `mean` runs on average, near `delta`."""
+    """Returns a bound on A's privacy profile for `mean` runs on average, accurate near `delta`."""
     return _bound_profile(mean, Table.tabulate_profile(profile, delta / mean))
 
 
 def _bound_profile(mean: float, table: Table) -> Bound:
-    """Bounds the convex F by its chords at offsets of equal spacing."""
+    """Bounds the convex function F by its chords between equally spaced offsets."""
     heights, losses = _make_lines(mean, table)
     top = max(float(losses.max()), 0.0) * _ROUND_OFF + 1e-12
     offsets = np.linspace(0.0, top, _HINGES)
@@ -159,7 +158,7 @@ def _bound_profile(mean: float, table: Table) -> Bound:
 
 
 def _make_lines(mean: float, table: Table) -> tuple[Array, Array]:
-    """Returns lines in m whose maximum is F or above, as heights at 0 and logs of their zeros.
+    """Returns lines in m whose maximum is at least F, as values at 0 and logarithms of their zeros.
 
     Between adjacent z, T is at most the line exp(e) z + delta_Q(e) of the first z. The convex w is
     below its chord between adjacent z, and w of a line is convex too and above its tangent. So w(z)
@@ -176,7 +175,7 @@ def _make_lines(mean: float, table: Table) -> tuple[Array, Array]:
         """Computes minus the derivative of log w."""
         return 2 * (mean - 1) / (1 + (mean - 1) * z)
 
-    # The first positive z, so small that neither the steepest line nor w changes below it.
+    # The first positive z, so small that the steepest line and w are constant below.
     first = 1e-3 * math.exp(-min(table.epsilons[-1], 60.0)) / float(rate(np.zeros(1))[0])
     z = np.concatenate([[0.0], np.geomspace(min(first, 1e-3), 1.0, _PLACES)])
     slopes, worst = _trade_off(table, z)
@@ -190,9 +189,10 @@ def _make_lines(mean: float, table: Table) -> tuple[Array, Array]:
 
 
 def _trade_off(table: Table, z: Array) -> tuple[Array, Array]:
-    """Bounds T at each z by one line exp(e) z + delta_Q(e): the slopes, and the values up to 1.
+    """Bounds T at each z by one line exp(e) z + delta_Q(e); returns slopes, and values capped at 1.
 
-    Any line bounds T; the lowest at z lies between two profile points whose chord has slope -z.
+    Every such line is an upper bound on T. At z the lowest line has the e at which the profile's
+    chords change from slopes below -z to slopes above.
     """
     slopes, deltas = np.exp(table.epsilons), table.deltas
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -205,11 +205,11 @@ def _trade_off(table: Table, z: Array) -> tuple[Array, Array]:
 def dominating_loss(
     mean: float, profile: Profile, delta: float, interval: float
 ) -> privacy_loss_distribution.PrivacyLossDistribution | None:
-    """Computes a privacy loss distribution that dominates A, for composition with others.
+    """Computes a privacy loss distribution that dominates A, for composition with other mechanisms.
 
     Computes the bound on A's profile on a grid, at negative epsilons by delta_A(-e) = 1 - exp(-e)
-    (1 - delta_A'(e)). The bound's convex minorant in exp(e) is not below the profile, which is
-    convex. Connecting the dots gives the distribution (Doroshenko et al. 2022).
+    (1 - delta_A'(e)). The bound's convex minorant in exp(e) is at least the profile, because the
+    profile is convex. Connecting the dots gives the distribution (Doroshenko et al. 2022).
 
     Args:
       delta: the result should be tight near this delta.
@@ -263,7 +263,7 @@ def _on_grid(bound: Bound, size: int, interval: float) -> Array:
 
 
 def _convex_minorant(x: Array, y: Array) -> Array:
-    """Computes the largest convex function below points (x, y), x rising: monotone chain."""
+    """Computes the lower convex hull of points (x, y) with increasing x, by monotone chain."""
     kept: list[int] = []
     for point in range(len(x)):
         while len(kept) > 1:

@@ -19,7 +19,7 @@ class SeededEntropy:
         return Keystream.from_seed(seed, use)
 
     def make_generator(self, seed: int, use: str) -> np.random.Generator:
-        """Returns random numbers that no privacy depends on, such as initial weights."""
+        """Returns a generator for numbers that do not affect privacy, such as initial weights."""
         return open_stream(seed, use)
 
     def part_seed(self, seed: int, name: str) -> int:
@@ -30,8 +30,8 @@ class SeededEntropy:
 class SystemEntropy:
     """Derives all random numbers from one key of the operating system: release mode.
 
-    The key has 256 bits, is stored in this object alone, and is deleted with it. Seeds only number
-    the heads: small public numbers, from which no random number derives.
+    The key has 256 bits, is stored only in this object, and is deleted with it. Here seeds are
+    small public numbers that only distinguish heads; no random number derives from a seed.
     """
 
     secret = True
@@ -41,7 +41,7 @@ class SystemEntropy:
         self._parts: dict[tuple[int, str], int] = {}
 
     def open_keystream(self, seed: int, use: str) -> Keystream:
-        """Returns a stream of this fit; raises PrivacyError if this use already had a stream."""
+        """Returns the stream of one use in this fit; raises PrivacyError for a second stream."""
         return self._root.make_part(f"{seed}: {use}")
 
     def make_generator(self, seed: int, use: str) -> np.random.Generator:

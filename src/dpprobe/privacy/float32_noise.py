@@ -19,10 +19,10 @@ from dpprobe.privacy.randomness import open_stream, stream_seed
 MACHINE_CODE = MachineCode(__file__)
 jit = MACHINE_CODE.jit
 
-# Generators side by side, which the processor's vector instructions advance together.
+# The number of parallel generators, which vector instructions advance together.
 LANES = 32
 _WARM_UP = 18
-# Pairs drawn per pass, whose words fit the first-level cache; they decide a seed's numbers.
+# Pairs per pass, whose words fit the first-level cache; PAIRS affects a seed's numbers.
 PAIRS = 1024
 _BITS = 31
 # Near 0, float32 is finer than 31 bits, so uniform numbers below _COARSE 2^-31 get 64 more bits.
@@ -59,10 +59,10 @@ def _rounded_up(deviation: float) -> np.float32:
 
 
 class GaussianNoise:
-    """Draws [seeds, steps, size] normals; a seed's numbers depend only on this seed.
+    """Draws [seeds, steps, size] normals; adding a seed does not change the other seeds' numbers.
 
-    On the CPU noise is the Box-Muller transform of one 64-bit word per pair of normals, half for
-    the radius and half for the angle. The tail must reach far: a number beyond its end would
+    On the CPU, the Box-Muller transform makes two normals from one 64-bit word: half of the word
+    gives the radius, half the angle. The tail must reach far: a number beyond its end would
     distinguish neighbouring datasets. PyTorch's float32 normals end at 5.77 standard deviations,
     beyond which two of the foundation-features recipe's 2.4e8 numbers are expected. Normals from a
     40-bit uniform end at 7.45, beyond which 2e-5 numbers are expected, more than a delta of 1e-5.
@@ -73,9 +73,9 @@ class GaussianNoise:
     started with 192 bits of the seed's NumPy stream. Generating 32 words together is eight times as
     fast as one at a time.
 
-    On a GPU normals are drawn in float64 and rounded. Their tail ends at 8.65, which leaves out
-    1e-9 numbers of a fit by the foundation-features recipe. GPU normals also depend on the number
-    of steps drawn at a time.
+    On a GPU normals are drawn in float64 and rounded. Their tail ends at 8.65 standard deviations;
+    a fit by the foundation-features recipe expects 1e-9 numbers beyond. GPU normals also depend on
+    the number of steps drawn at a time.
 
     Normals are rounded to float32, and the generators are not cryptographic: docs/methods/sgd.md
     explains the consequences.
@@ -95,7 +95,7 @@ class GaussianNoise:
         self._buffer = torch.empty(0)
 
     def draw_steps(self, steps: int, deviation: float) -> torch.Tensor:
-        """Draws normals for the next `steps` >= 1 steps; at deviation 0 zeros, drawing nothing.
+        """Draws normals for the next `steps` >= 1 steps; at deviation 0, returns zeros undrawn.
 
         Returns:
           A view [seeds, steps, size] of a buffer that the next call overwrites.
@@ -119,7 +119,7 @@ class GaussianNoise:
     def noise_source(
         self, deviation: float
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], np.float32]:
-        """Returns the arguments of `fill_normals` for compiled loops on the CPU, of a single seed.
+        """Returns a single seed's arguments for `fill_normals`, for compiled loops on the CPU.
 
         A compiled loop draws the numbers that `draw_steps` would, and advances the generators. At a
         deviation of 0 a compiled loop must draw nothing, as `draw_steps` does. The deviation is
@@ -129,9 +129,9 @@ class GaussianNoise:
         return words.lanes, words.tail, _rounded_up(deviation)
 
     def copy_state(self) -> dict[str, torch.Tensor]:
-        """Returns a copy of the streams' states, from which all future numbers can be drawn.
+        """Returns a copy of the streams' states, which determine all future numbers.
 
-        Copying is only for benchmarks, whose seeds are published anyway.
+        Only benchmarks may copy states, because their seeds are published anyway.
         """
         if devices.has_kernels(self._device):
             parts = {"lanes": [w.lanes for w in self._words], "tail": [w.tail for w in self._words]}
@@ -155,7 +155,7 @@ class GaussianNoise:
 class Words(NamedTuple):
     """A seed's generators: [4, 32] states of 64 bits, and [4, 1] for small radii.
 
-    Small radii have a separate generator, so that numbers do not depend on the size of a draw.
+    Small radii have a separate generator, so numbers do not depend on the size of a draw.
     """
 
     lanes: npt.NDArray[np.uint64]
@@ -177,13 +177,13 @@ def start_lanes(seed: int, name: str, lanes: int) -> npt.NDArray[np.uint64]:
 
 @jit("i8(i8)")
 def padded_size(size):
-    """Returns the numbers that `fill_normals` draws per step: whole pairs of all lanes."""
+    """Rounds a step's size up to whole pairs of all lanes, as `fill_normals` draws them."""
     return -(-size // (2 * LANES)) * 2 * LANES
 
 
 @jit("void(u8[:, ::1], u8[::1])")
 def draw_words(state, out):
-    """Fills [m * lanes] with m rounds of the next word of every lane, by SFC64."""
+    """Fills `out` [m * lanes] with the next m SFC64 words per lane, one word per lane in turn."""
     lanes = state.shape[1]
     a, b, c = state[0], state[1], state[2]
     counter = state[3, 0]
@@ -202,7 +202,7 @@ def draw_words(state, out):
 def _draw_halves(a, b, c, counter, low, high):
     """Draws words of 32 lanes as `draw_words` does, split into halves; returns the counter.
 
-    The states are separate arrays, because LLVM does not see that rows of one array do not overlap.
+    The states are separate arrays, because LLVM cannot prove that rows of one array do not overlap.
     """
     for group in range(low.shape[0] // LANES):
         for lane in range(LANES):
@@ -248,7 +248,7 @@ def box_muller(radii, angles, cosines, sines, deviation):
 
 @jit("void(u8[:, ::1], i4[::1], i4[::1], f4[::1], f4[::1], f4)")
 def refine_pairs(tail, radii, angles, cosines, sines, deviation):
-    """Redraws each pair whose radius is below `_COARSE` with 64 bits more in the radius."""
+    """Computes each pair with a radius below `_COARSE` again, with 64 more bits in the radius."""
     few: Any = False
     for i in range(radii.shape[0]):
         few |= np.uint32(radii[i] + _SMALL) < _SMALL_UNSIGNED
@@ -268,7 +268,7 @@ def refine_pairs(tail, radii, angles, cosines, sines, deviation):
 
 @jit("void(u8[:, ::1], u8[:, ::1], f4[:, ::1], f4)")
 def fill_normals(lanes, tail, out, deviation):
-    """Fills [steps, m], m a multiple of 64, with the next normals of a seed, scaled."""
+    """Fills `out` [steps, m], m a multiple of 64, with a seed's next normals times `deviation`."""
     low, high = np.empty(PAIRS, dtype=np.int32), np.empty(PAIRS, dtype=np.int32)
     a, b, c = lanes[0].copy(), lanes[1].copy(), lanes[2].copy()
     counter = lanes[3, 0]

@@ -1,11 +1,11 @@
 """Public grids on which sums over rows are integers, exact in any order.
 
 Entries of rows and factors are rounded towards zero to whole multiples of a power of two that
-follows from n and from public bounds alone. Rounding towards zero never lengthens a vector,
-so a norm of at most C stays at most C, and sensitivities need no term for rounding. Entries of a
-bits times factors of b bits are added over n rows. If n 2^(a + b) <= 2^52, every partial sum is
-exact in float64, and sums do not depend on the order of rows, blocks, threads or the device. So
-any library may compute them as float64 products. `check_exact` checks the bound.
+depends only on n and on public bounds. Rounding towards zero never lengthens a vector, so a norm of
+at most C stays at most C, and sensitivities need no term for rounding. Entries of a bits times
+factors of b bits are added over n rows. If n 2^(a + b) <= 2^52, every partial sum is exact in
+float64, and sums do not depend on the order of rows, blocks, threads or the device. So any library
+may compute them as float64 products. `check_exact` checks the bound.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from dpprobe import devices
 from dpprobe.errors import PrivacyError
 
-# Float64 is exact up to 2^53, which leaves a factor of two for numbers added at the end.
+# Float64 is exact up to 2^53. The factor of two leaves room for numbers added at the end.
 _SUM_BITS = 52
 # Most bits of a row's entry, and of an entry without a factor. More bits would be far below any
 # noise, and noise of thousands of sensitivities must stay below 2^48 steps.
@@ -33,7 +33,7 @@ class GridSum:
     """Sums over rows in units of a public step.
 
     Attributes:
-      units: float64; whole numbers where noise is to be added.
+      units: float64; whole numbers if noise will be added.
       step: the value of one unit.
     """
 
@@ -60,8 +60,8 @@ class Grid:
     """The grid of one sum over rows, to which each row adds one vector.
 
     Attributes:
-      step: a power of two; 1 where nothing is rounded.
-      whole: True if entries are rounded; False without noise, where sums are plain.
+      step: a power of two; 1 if nothing is rounded.
+      whole: True if entries are rounded; False without noise, because sums then need not be exact.
 
     Example:
       >>> grid = Grid.make_grid(1.0, 1000, whole=True)
@@ -85,10 +85,10 @@ class Grid:
 
 
 def check_exact(rows: int, largest: float) -> None:
-    """Checks that float64 adds n units' products of whole numbers exactly, in any order.
+    """Checks that float64 adds the integer products of n units exactly, in any order.
 
-    `largest` bounds the sum of a unit's absolute products that are added to one number, by
-    Cauchy-Schwarz the product of two norms. Raises PrivacyError if partial sums may exceed 2^53.
+    `largest` bounds a unit's sum of absolute products in one entry of the result, such as a product
+    of two norms (Cauchy-Schwarz). Raises PrivacyError if partial sums may exceed 2^53.
 
     Example:
       >>> check_exact(10**6, 2.0**33)
@@ -106,7 +106,7 @@ def check_exact(rows: int, largest: float) -> None:
 
 
 def product_bits(rows: int) -> int:
-    """Returns the bits of a row's entry and its factor together, for exact sums over n rows.
+    """Returns the total bits of a row's entry and its factor with which sums over n rows are exact.
 
     Raises PrivacyError if there are too many rows for 16 bits.
     """

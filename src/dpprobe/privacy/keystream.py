@@ -24,14 +24,14 @@ from dpprobe.privacy.randomness import seed_bytes
 Words = npt.NDArray[np.uint64]
 
 KEY_BYTES = 32
-# The zeros that are encrypted at a time; with the output they fit the second-level cache.
+# The zeros that are encrypted per call; together with the output, they fit the second-level cache.
 _ZEROS = memoryview(bytes(1 << 16))
 
 
 class Keystream:
-    """A stream of random words, which do not depend on the number of words per call.
+    """A stream of random words, the same words however many are drawn per call.
 
-    No two streams share a key: each part has its own, and a stream returns each part only once.
+    No two streams share a key: each part has its own key, and is returned only once.
     """
 
     def __init__(self, key: bytes, name: str) -> None:
@@ -41,7 +41,7 @@ class Keystream:
             )
         self.name = name
         self._key = key
-        # The counter starts at 0: no other stream has this key.
+        # The counter may start at 0, because no other stream has this key.
         self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
         self._parts: set[str] = set()
         self._process = os.getpid()
@@ -63,8 +63,8 @@ class Keystream:
     def make_part(self, name: str) -> Keystream:
         """Returns a separate stream for one part of this stream's use.
 
-        Raises PrivacyError for a part that was returned before, and in a forked process: words
-        would be used twice.
+        Raises PrivacyError for a part returned before, and in a forked process, to use no word
+        twice.
         """
         self._check_process()
         if name in self._parts:

@@ -9,18 +9,18 @@ from typing import Annotated, Any
 from pydantic import Field
 
 INFINITE = "inf"
-# The range in which noise can be calibrated, and in which accountants were compared.
+# The range in which noise can be calibrated, and for which accountants were compared.
 SMALLEST_EPSILON = 0.01
 LARGEST_EPSILON = 100.0
 SMALLEST_DELTA = 1e-10
-# The largest delta that is chosen for a dataset, and the share of 1 / n above which people are
-# warned: with a delta of 0.1 / n, at most a tenth of a unit is published on average.
+# The largest delta that dpprobe chooses, and the fraction of 1 / n above which it warns: a delta of
+# 0.1 / n allows publishing a tenth of a unit on average.
 LARGEST_DELTA, WARNED_SHARE = 1e-5, 0.1
 Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_inf_nan=False)]
-# Digits of noise and epsilons, which are rounded up. The last bits of Fourier transforms differ
-# between processors, and a plan is part of a cell's identity.
+# Significant digits to which noise and epsilons are rounded up. The last bits of Fourier transforms
+# differ between processors, but a plan is part of a cell's identity and must not differ.
 DIGITS = 6
-# The most cohorts of one chain whose releases are priced together.
+# The largest number of cohorts in one chain, whose releases share one epsilon.
 LONGEST_HORIZON = 120
 # Tables mark a delta above 1 / n by ABOVE_MARK, and explain the mark by ABOVE_NOTE.
 ABOVE_MARK = " (above 1/n)"
@@ -31,7 +31,7 @@ ABOVE_NOTE = (
 
 
 def epsilon_token(value: Any) -> str:
-    """Returns an epsilon's only spelling in paths, such as "0.5" or "inf"; raises ValueError.
+    """Returns the one spelling of an epsilon in paths, such as "0.5" or "inf"; raises ValueError.
 
     Example:
       >>> epsilon_token(0.50), epsilon_token("inf")
@@ -54,7 +54,7 @@ def epsilon_token(value: Any) -> str:
 
 
 def to_json(value: float | None) -> float | str | None:
-    """Returns a number as JSON can have it: infinity is the text "inf"."""
+    """Converts a number for JSON: infinity becomes the text "inf"."""
     return INFINITE if value is not None and math.isinf(value) else value
 
 
@@ -97,9 +97,9 @@ def delta_above(delta: float, n: int) -> bool:
 def delta_fault(
     delta: float, n: int, *, unit: str = "image", allowed: bool | None = None
 ) -> str | None:
-    """Returns the error for a delta above 1 / n, which guarantees nothing; else None.
+    """Returns the error message for a delta above 1 / n, which guarantees nothing; else None.
 
-    `allowed` is the study's option that allows a larger delta; None without any, as in a release.
+    `allowed` is the study's option that allows a larger delta; None for a release.
 
     Example:
       >>> delta_fault(1e-3, 2000, unit="patient")
@@ -116,7 +116,7 @@ def delta_fault(
 
 
 def delta_warning(delta: float, n: int, *, unit: str = "image") -> str | None:
-    """Returns the warning for a delta above 0.1 / n, also an allowed one above 1 / n; else None.
+    """Returns the warning for a delta above 0.1 / n, even if an option allows it; else None.
 
     A mechanism that publishes each unit's rows with probability delta, independently of the other
     units, is (0, delta)-differentially private. It publishes delta n units on average.

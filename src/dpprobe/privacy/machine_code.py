@@ -1,7 +1,7 @@
-"""Machine code of Numba functions: a module's functions are compiled or loaded all together.
+"""Caches machine code of Numba functions: a module's functions are compiled or loaded together.
 
-Numba's own cache keeps one function at a time. Processes that share an empty cache would load some
-of each other's functions and compile all others, and mixed code differs in the last bits.
+Numba's own cache stores each function separately. Processes that start with one empty cache would
+load some functions from each other and compile the rest; mixed code differs in the last bits.
 `MachineCode` stores all functions of a module in one file. A process reads the module's file, or
 compiles every function in the order of the module and renames its own file into place. So functions
 of two compilations are never mixed, and no lock is needed. Compiled and loaded code are linked in
@@ -23,7 +23,7 @@ from dpprobe.files.atomic_writes import atomic_path
 
 logger = logging.getLogger("dpprobe")
 
-# Settings of Numba that change the code it makes.
+# Numba's settings that change the generated code.
 _SETTINGS = (
     "OPT",
     "LOOP_VECTORIZE",
@@ -38,20 +38,20 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 class MachineCode:
-    """The compiled functions of one module: `jit` decorates each, and `keep` follows the last.
+    """The compiled functions of a module: decorate each with `jit`, then call `keep` once.
 
-    The file's name holds the hash of this module's source, of the modules whose compiled functions
-    it calls, the processor, Numba's version and its settings. So processors of several kinds can
-    share a cache folder.
+    The cache file's name contains a hash of the module's source, of the modules whose compiled
+    functions it calls, of the processor, and of Numba's version and settings. So different kinds of
+    processors can share a cache folder.
     """
 
-    # The names of the modules that this process has compiled or loaded whole.
+    # The names of the modules that this process has compiled or loaded completely.
     ready: ClassVar[set[str]] = set()
 
     def __init__(self, source: str, *called: str) -> None:
         """Reads the machine code of the module at the path `source`, if a cache folder has it.
 
-        `called` are files of modules with compiled functions that this module calls.
+        `called` are the files of other modules whose compiled functions this module calls.
         """
         self._source, self._called = Path(source), [Path(one) for one in called]
         self.name = f"{self._source.stem}-{self._hash_dependencies()}"
@@ -65,11 +65,12 @@ class MachineCode:
         """Makes a decorator that compiles a function, or loads it from the cache.
 
         Args:
-          signatures: types in Numba's notation; without any, each call's types are compiled.
+          signatures: types in Numba's notation; without any, the function is compiled for each
+            call's types.
           fastmath: LLVM's flags for faster arithmetic. Without "nnan" and "ninf" NaN and infinity
             keep their meaning.
         """
-        import numba  # heavy: only what defines compiled functions needs it
+        import numba  # heavy: only modules with compiled functions need it
 
         def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
             made: Any = numba.njit(
@@ -119,7 +120,7 @@ class MachineCode:
         return [Path(folder).absolute() for folder in folders if folder]
 
     def load(self, key: str, context: Any) -> Any:
-        """Returns a function from the cache file, None while the module is being compiled.
+        """Returns a function from the cache file; None while the module is being compiled.
 
         All functions are linked at the first call, in the order in which they were compiled.
         """
@@ -136,7 +137,7 @@ class MachineCode:
         return self._loaded.get(key)
 
     def add_code(self, key: str, result: Any) -> None:
-        """Adds a function that was just compiled; after `keep` it stays only in memory."""
+        """Adds a compiled function to the file that `keep` writes; does nothing after `keep`."""
         from numba.core.serialize import dumps  # heavy
 
         if self._complete:
@@ -200,7 +201,7 @@ def _make_part(code: MachineCode, function: Callable[..., Any]) -> Any:
 
 @functools.cache
 def processor_name() -> str:
-    """Returns the processor's name and LLVM's: "AMD EPYC 9B14 (znver4)"."""
+    """Returns the processor's name with LLVM's name for it: "AMD EPYC 9B14 (znver4)"."""
     from llvmlite import binding  # heavy
 
     try:

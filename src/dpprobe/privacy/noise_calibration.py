@@ -1,7 +1,7 @@
 """Computes the noise that meets a privacy target, once for all fits that need it.
 
 The noise depends only on the accountant, the target, each mechanism's sampling rate, count and
-relative noise, and on which mechanisms are repeated. A cached answer is in a file that is named by
+relative noise, and on which mechanisms are repeated. Each answer is cached in a file whose name is
 the hash of all inputs.
 """
 
@@ -37,13 +37,14 @@ from dpprobe.versions import VERSIONS
 logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-calibration"
-# The epsilon found for a risk is at most this share below the largest permitted epsilon.
+# The epsilon found for a risk is below the largest permitted epsilon by at most this fraction.
 RISK_TOLERANCE = 0.005
 # Most of a search uses a grid that is coarser by the factor _COARSER.
 _COARSER = 8
-# A search may end a share `_LARGEST_STEP` below its target, where the price falls in a step.
+# A search may end below its target by this fraction, if epsilon jumps across the target.
 _LARGEST_STEP = 1e-3
-# If a rough price exceeds `_FAR` times the target, at most `_MOST_NOISE` times the noise is priced.
+# If a rough epsilon exceeds `_FAR` times the target, at most `_MOST_NOISE` times the noise is
+# tried.
 _FAR, _MOST_NOISE = 6, 1e6
 
 
@@ -61,7 +62,7 @@ def calibrate(
       mechanisms: mechanisms with noise multipliers relative to each other.
       cache: a folder of cached answers, which is read and written.
       selection: names the mechanisms that are repeated, with only the best run released.
-      checked: False for a plan without epsilons by other accountants, which take most of the time.
+      checked: False to skip the epsilons by other accountants, which take most of the time.
 
     Returns:
       A plan whose realised epsilon is at most the target and at least 0.99 of it. For a permitted
@@ -87,7 +88,7 @@ def calibrate(
 
     if not isinstance(target.epsilon, Risk):
         return make_plan(target.epsilon)
-    # Only the last plan needs other accountants.
+    # Other accountants check only the last plan.
     plan = _search_plan(target.epsilon, target.delta, partial(make_plan, checked=False))
     return replace(make_plan(plan.epsilon), risk=target.epsilon.to_dict())
 
@@ -146,10 +147,10 @@ def _search_plan(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -
 
 
 def price_plan(plan: Plan) -> float:
-    """Computes a plan's epsilon at its delta again, on the grid that found its noise.
+    """Computes a plan's epsilon again, at the plan's delta and on the grid of its calibration.
 
-    For a plan far above its target, whose grid would exceed the memory, the returned epsilon is a
-    lower bound, computed for more noise.
+    If the epsilon is far above the plan's target, the grid would need too much memory: the returned
+    epsilon is then a lower bound, computed for more noise.
     """
     if not plan.private:
         return math.inf
@@ -169,7 +170,7 @@ def second_opinions(plan: Plan) -> tuple[str, dict[str, float | None], dict[str,
 
 
 def price_of_group(plan: Plan, size: int) -> float:
-    """Computes the epsilon of a plan, at its delta, to a group of `size` units."""
+    """Computes the epsilon of a plan, at the plan's delta, for a group of `size` units."""
     if not plan.private:
         return math.inf
     return _group_price(priced_alike(plan.mechanisms), plan.delta, size, selection=plan.selection)
@@ -337,11 +338,11 @@ class _Prices:
 
 
 def _meet_target(prices: _Prices, epsilon: float, what: str) -> tuple[float, float]:
-    """Returns the factor, rounded to `DIGITS` digits, and the epsilon with which it meets a target.
+    """Returns a factor on the noise (`DIGITS` digits) that meets a target, and its epsilon.
 
-    A fine grid on the privacy loss is slow, so the search uses a coarse grid. The coarse target is
-    corrected by the ratio of the wanted epsilon to the fine grid's at the last factor. Two or three
-    evaluations on the fine grid suffice.
+    A fine grid on the privacy loss is slow, so the search uses a coarse grid. After each search,
+    the coarse target is multiplied by the ratio of the wanted epsilon to the epsilon on the fine
+    grid. Two or three evaluations on the fine grid suffice.
     """
     if prices.exact:
         factor, _ = find_factor(prices.price_at, epsilon, what=what, tolerance=1e-9)
@@ -352,7 +353,7 @@ def _meet_target(prices: _Prices, epsilon: float, what: str) -> tuple[float, flo
     quick = partial(prices.price_at, interval=searched)
     factor, aim = _rough_factor(prices, epsilon, what), (1 - 5e-4) * epsilon
     for _ in range(20):
-        # Short strides, because grids outgrow the memory far below the needed noise.
+        # Short strides, because with much less noise than needed a grid exceeds the memory.
         factor, _ = find_factor(quick, aim, what=what, tolerance=2e-4, start=factor, stride=0.3)
         factor = round_up(factor)
         realised = prices.price_at(factor, interval)
@@ -381,9 +382,9 @@ def find_factor(
     start: float = 1.0,
     stride: float = 3.0,
 ) -> tuple[float, float]:
-    """Searches for the factor at which a decreasing epsilon is at most `tolerance` below a target.
+    """Finds a factor at which the decreasing `price` is at most `tolerance` below a target.
 
-    Uses a bracketed secant search in logarithms, in which epsilons are nearly straight lines.
+    Uses a bracketed secant search on a log-log scale, on which epsilon is nearly a straight line.
     Returns the factor and its epsilon; raises PrivacyError if there is none.
     """
     aim = math.log(target) + math.log1p(-tolerance / 2)
@@ -401,8 +402,8 @@ def find_factor(
         x = _next_factor(x, gap, cheap, dear, stride)
         if abs(x) > 40 or (cheap and dear and cheap[0] - dear[0] < 1e-14):
             break
-    # At the smallest deltas, rounding in Fourier transforms gives prices small steps. The side of a
-    # step below the target is near enough.
+    # At the smallest deltas, round-off in Fourier transforms makes epsilon jump in small steps. A
+    # factor just below such a jump is accurate enough.
     if cheap and dear and cheap[1] > -_LARGEST_STEP:
         return math.exp(cheap[0]), math.exp(aim + cheap[1])
     raise PrivacyError(
@@ -422,7 +423,7 @@ def _next_factor(
         return x + max(-stride, min(stride, 1.05 * gap))
     width = cheap[0] - dear[0]
     crossing = dear[0] + width * dear[1] / (dear[1] - cheap[1])
-    # Avoids the bracket's ends, so that the bracket shrinks even if the price is no straight line.
+    # Stays away from the ends, so that the bracket shrinks even if the curve is not straight.
     return min(max(crossing, dear[0] + 0.02 * width), cheap[0] - 0.02 * width)
 
 

@@ -7,8 +7,8 @@ digit.
 **What is released.** Each coordinate of a sum is a whole number of steps of a public grid. Site j
 adds K_j = round(s_j Z_j) to its partial sum in int64. Z_j is a real standard normal, and s_j the
 site's share of the noise. Secure aggregation reveals only the total of all sites. An attacker who
-knows the numbers of some sites subtracts these numbers. The attacker is left with T = S + sum of
-K_j: the sum S of the honest sites, and their noise.
+knows the numbers of some sites subtracts these numbers. The remainder is T = S + sum of K_j: the
+sum S of the honest sites, plus the noise of the honest sites.
 
 **Sensitivity.** A unit is at one site, so it changes S by at most the sensitivity of the mechanism.
 A patient at two sites counts as two units, and has twice the mu.
@@ -25,15 +25,14 @@ for every epsilon,
 
             delta(epsilon) <= exp(L+) delta_G(epsilon - P).
 
-delta_G is the privacy profile of real Gaussian mechanisms of variances V. For the proof, take the
-real sum G = S + sum of s_j Z_j as given. The fractional parts of the shares then have a density
-within 1 +- tau of a uniform one, for every S. So T is nearly a random rounding of G that does not
-depend on data. The proof, and shares below one step that break the claim, are in
-docs/secure-sums-proof.md.
+delta_G is the privacy profile of real Gaussian mechanisms of variances V. The proof conditions on
+the real sum G = S + sum of s_j Z_j. The fractional parts of the shares then have a density within 1
++- tau of a uniform one, for every S. So T is nearly a random rounding of G that does not depend on
+data. docs/secure-sums-proof.md has the proof, and counterexamples with shares below one step.
 
 **Accounting.** The noise of any h sites has at least the variance that the mechanism of the plan
 was calibrated with. So the accountants' epsilon of the plan remains valid, plus `Penalty`. The
-bound does not cover the best of several runs, which has another epsilon than one run.
+bound does not cover selecting the best of several runs, which has a different epsilon.
 
 **The constant.** Let q = exp(-pi^2 s^2), with s the smallest share, and h q <= 1/50. Then
 
@@ -54,7 +53,7 @@ from fractions import Fraction
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.rounded_gaussian import LARGEST_DEVIATION
 
-# In steps of the grid; shares of at least SMALLEST_SHARE have penalties below 10^-1000.
+# The smallest allowed share, in steps of the grid; the penalty is then below 10^-1000.
 SMALLEST_SHARE = 16.0
 # pi^2 / ln(10), rounded down.
 _DECADES = 4.2863
@@ -67,7 +66,7 @@ def split_noise(deviation: float, parties: int, colluders: int) -> float:
 
     Args:
       deviation: the deviation of a release's noise, in steps of the grid of its sums.
-      colluders: parties whose noise an attacker may know; with 0, no party may be an attacker.
+      colluders: how many parties' noise an attacker may know; with 0, no party may be an attacker.
 
     Raises PrivacyError for numbers that leave no honest party, or a share below `SMALLEST_SHARE`.
 
@@ -102,7 +101,7 @@ def split_noise(deviation: float, parties: int, colluders: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Penalty:
-    """The cost of noise in shares in addition to the Gaussian mechanism's.
+    """The increase of epsilon if noise is split into shares, over a Gaussian mechanism's epsilon.
 
     Attributes:
       smallest: the smallest honest share, in steps. Off the diagonal of a symmetric release, shares
@@ -132,9 +131,9 @@ class Penalty:
         return math.log10(4.1 * self.honest * self.coordinates) - _DECADES * self.smallest**2
 
     def price_epsilon(self, epsilon_of: Callable[[float], float], delta: float) -> float:
-        """Computes the epsilon at `delta` of noise in shares, from a Gaussian mechanism's.
+        """Converts a Gaussian mechanism's epsilon at `delta` to the epsilon of noise in shares.
 
-        Computes the epsilon at the next smaller delta, and rounds it up. The penalty is below the
+        Returns the epsilon at the next smaller float delta, rounded up. The penalty is below the
         spacing of floats, so exp(L+) delta_G(epsilon - P) <= delta.
 
         Args:

@@ -1,9 +1,10 @@
-"""Computes the units that a noisy total needs, so that a result follows from it.
+"""Computes how many units are needed before noisy totals give a result.
 
 A result is stated only if each of its noisy totals clearly exceeds its noise. A noisy total is a
-true total plus Gaussian noise, so a total at the threshold exceeds it in half of the cases only.
-The noise of several totals is independent: all of them exceed the threshold with the product of
-their probabilities, which is largest for equal totals, because log Phi is concave.
+true total plus Gaussian noise, so with a true total at the threshold, the noisy total exceeds the
+threshold in only half of the cases. The noise of several totals is independent, so the probability
+that all exceed the threshold is a product. For a given sum, the product is largest for equal
+totals, because log Phi is concave.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from statistics import NormalDist
 
 # A noisy total must exceed COUNTED standard deviations of its noise.
 COUNTED = 4.0
-# The least probability of a result with the number of units that is stated as enough.
+# The least probability of a result if there are as many units as `units_for_result` asks for.
 RESULT_CHANCE = 0.95
 
 
@@ -29,8 +30,8 @@ def least_total(deviation: float) -> float:
 def units_for_result(deviation: float, totals: int) -> float:
     """Returns the true total at which `totals` equal totals all pass in 95% of releases.
 
-    With any totals whose sum is smaller than `totals` times this number, fewer than 95% of releases
-    have a result.
+    If the sum of totals is below `totals` times this number, fewer than 95% of releases have a
+    result.
     """
     surely = NormalDist().inv_cdf(RESULT_CHANCE ** (1 / totals))
     return least_total(deviation) + deviation * surely

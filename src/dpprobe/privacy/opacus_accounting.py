@@ -1,9 +1,9 @@
 """Imports Opacus's accounting without torch.
 
 The accounting needs only NumPy and SciPy, but `import opacus.accountants` imports torch and all of
-Opacus, also for its accountants' base class: 2.8 s of the processor and 600 MB instead of 0.01 s,
-in every job that only prices. So the files of `opacus/accountants` are imported as a package of
-another name, with a base class that has all that they use of Opacus's: an empty history.
+Opacus, for the accountants' base class: 2.8 s of processor time and 600 MB instead of 0.01 s, in
+every job that only computes epsilon. So this module imports the files of `opacus/accountants` under
+another package name, with a base class that has only an empty history.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Accountant:
 def import_accounting(name: str) -> ModuleType:
     """Imports a module of `opacus.accountants`, such as "prv" or "analysis.rdp".
 
-    Imports Opacus as a whole, with torch, if a later version has other files; prices are the same.
+    Falls back to importing all of Opacus, with torch, if a later version has other files.
     """
     try:
         if _PACKAGE not in sys.modules:
@@ -37,10 +37,10 @@ def import_accounting(name: str) -> ModuleType:
 
 
 def _make_package() -> None:
-    found = find_spec("opacus")  # which imports nothing
+    found = find_spec("opacus")  # does not import Opacus
     if found is None or found.origin is None:
         raise ImportError("Opacus is not installed as files")
-    spec = ModuleSpec(_PACKAGE, None, is_package=True)  # whose `__init__` never runs
+    spec = ModuleSpec(_PACKAGE, None, is_package=True)  # a package whose `__init__` never runs
     spec.submodule_search_locations = [str(Path(found.origin).with_name("accountants"))]
     package, base = module_from_spec(spec), ModuleType(f"{_PACKAGE}.accountant")
     base.IAccountant = _Accountant  # type: ignore[attr-defined]

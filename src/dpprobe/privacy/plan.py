@@ -1,10 +1,11 @@
-"""The plan of a private fit: a head runs it, an accountant reads it and a statement prints it.
+"""The plan of a private fit: its mechanisms, noise multipliers, target and epsilon.
 
 Two training splits are neighbours if one is the other with one unit's rows replaced by null rows,
 which add nothing to any sum. The number of training units n is equal in neighbouring splits, fixed
 and public: sampling rates, divisors and step counts follow from n. A sum over the rows, or over a
-Poisson sample of them, changes as if a unit's rows were absent, so epsilons equal those of "add or
-remove one". Under "add or remove one", however, n would change and the divisor would reveal n.
+Poisson sample of them, changes as if a unit's rows were absent, so epsilons are the same as for
+"add or remove one". Under "add or remove one", however, n would change and the divisor would reveal
+n.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import Any, ClassVar
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.limits import to_json
 
-# Limits far inside the range of float32, in which rows are clipped and gradient heads draw noise.
+# Limits far inside the range of float32, the type of clipped rows and of gradient heads' noise.
 SMALLEST_SENSITIVITY, LARGEST_SENSITIVITY = 1e-9, 1e9
 SMALLEST_DEVIATION, LARGEST_DEVIATION = 1e-20, 1e20
-# Up to a mean of LARGEST_MEAN_RUNS, numbers of runs are drawn and priced without loss of digits.
+# Up to this mean, drawing the number of runs and computing epsilon lose no digits.
 LARGEST_MEAN_RUNS = 1000
 
 
@@ -37,7 +38,7 @@ class Mechanism:
       sensitivity: the most that the rows of one unit add to the released sum, in L2 norm.
       noise_multiplier: the noise's standard deviation divided by the sensitivity. Before
         calibration noise multipliers are relative: a plan's calibration finds one common factor.
-      sample_rate: the probability that a unit joins a release, independently; 1 is all rows.
+      sample_rate: the probability that a unit joins a release, independently of others; 1 for all.
 
     Example:
       >>> gradients = Mechanism(
@@ -142,7 +143,7 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class Patients:
-    """Patients who may have several images although the unit is one image.
+    """The patients of a dataset whose unit of privacy is one image; each may have several.
 
     Attributes:
       images: the largest number of a patient's training images, public; None for any number.
@@ -171,7 +172,7 @@ class Plan:
       risk: the permitted risk that determined `epsilon`, as `Risk.to_dict`; None without any.
     """
 
-    # The relation of neighbouring datasets: one unit's rows are replaced by null rows.
+    # The name of the relation of neighbouring datasets: one unit's rows are replaced by null rows.
     RELATION: ClassVar[str] = "zero_out"
     UNITS: ClassVar[tuple[str, ...]] = ("image", "patient", "row", "group")
     # Units that may have several rows.
@@ -280,10 +281,10 @@ class Plan:
 
 
 def plan_identity(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parts of a plan, as `Plan.to_dict`, that decide training and guarantee.
+    """Reduces the dictionary of `Plan.to_dict` to the parts that decide training and the guarantee.
 
-    Seeds derive from the identity of a plan. Audits of earlier versions also describe mechanisms
-    in words, which are no part of the identity.
+    Seeds derive from the identity of a plan. Audits by earlier versions also contain descriptions
+    of mechanisms, which are not part of the identity.
     """
     keys = ("n", "unit", "epsilon", "delta", "accountant", "selection")
     mechanisms = [
@@ -294,13 +295,13 @@ def plan_identity(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def priced_alike(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
-    """Reduces mechanisms to the fields that epsilon depends on, so that methods share results."""
+    """Keeps only the fields that epsilon depends on, so that methods share cached epsilons."""
     # With sensitivity 1, a search can scale the noise over the widest range.
     return tuple(replace(item, sensitivity=1.0) for item in mechanisms)
 
 
 def full_batch(name: str, released: str, sensitivity: float, count: int = 1) -> Mechanism:
-    """Returns releases over all rows, of relative noise multiplier 1."""
+    """Returns a mechanism without sampling, with a relative noise multiplier of 1."""
     return Mechanism(
         name=name,
         released=released,
@@ -315,12 +316,13 @@ def split_budget(parts: Sequence[tuple[float, Sequence[Mechanism]]]) -> tuple[Me
     """Scales the noise of groups of mechanisms so that they use given shares of a plan's budget.
 
     The cost of a group of mechanisms is the sum of count * sample_rate^2 / noise_multiplier^2.
-    Without sampling this cost is exactly the group's part of mu^2; with sampling, the part's limit
-    for large noise. Shares only divide the budget; the accountant computes epsilon.
+    Without sampling, this cost is exactly the group's part of mu^2. With sampling, it is the limit
+    of the part for large noise. Shares only divide the budget; the accountant computes epsilon.
 
     Args:
-      parts: pairs of a share above 0 and a group's mechanisms with relative noise multipliers. The
-        last group keeps its multipliers, and the others are scaled; empty groups have no share.
+      parts: pairs of a share (above 0) and the mechanisms of a group, with relative noise
+        multipliers. The last group keeps its multipliers, others are scaled; empty groups get no
+        share.
 
     Example:
       >>> one, nine = full_batch("mean", "a sum", 1.0), full_batch("gradients", "a sum", 1.0, 9)
@@ -346,7 +348,7 @@ def _relative_cost(mechanisms: Sequence[Mechanism]) -> float:
 
 
 def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism]) -> None:
-    """Raises PrivacyError unless a plan is private and has mechanisms, up to one noise factor."""
+    """Raises PrivacyError unless a plan is private with the `wanted` mechanisms (up to scale)."""
     first = plan.mechanisms[0].noise_multiplier / wanted[0].noise_multiplier
     same = len(plan.mechanisms) == len(wanted) and all(
         replace(planned, noise_multiplier=1.0) == replace(item, noise_multiplier=1.0)
@@ -361,6 +363,6 @@ def check_mechanisms(plan: Plan, wanted: Sequence[Mechanism]) -> None:
 
 
 def state_together(plan: Plan, together: Plan | None) -> float | None:
-    """Returns what a part costs a test unit together with other parts; None for a part alone."""
+    """Returns a test unit's epsilon for all parts together; None if there is only one part."""
     alone = together is None or together.mechanisms == plan.mechanisms
     return None if alone or together is None else together.realised_epsilon

@@ -1,7 +1,7 @@
 """Marks heads that were trained on private examples: no study may use such a head as public.
 
-The metadata of a head's file names its cell. A mark survives copying and renaming, but not writing
-the numbers into another file.
+The metadata of a head's file names its cell. The mark survives copying and renaming the file, but
+is lost if the weights are saved to another file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def mark_metadata(cell: Mapping[str, str], options: Mapping[str, Any]) -> dict[s
 def check_unmarked(path: Path, *, option: str, written: str) -> None:
     """Raises PrivacyError for a file of heads that were trained on private examples.
 
-    A file that cannot be read passes: its reader reports the fault.
+    Ignores a file that cannot be read, because its reader will report the error.
     """
     try:
         with safe_open(path, framework="numpy") as stream:
@@ -45,7 +45,7 @@ def check_unmarked(path: Path, *, option: str, written: str) -> None:
         return
     if not isinstance(mark, Mapping):
         return
-    # a checkpoint of a network in training has the options of its head alone
+    # a network's training checkpoint has only its head's options
     if mark.get("format") == FORMAT or "head" in mark:
         raise PrivacyError(
             f"{option} {written}: {_describe_origin(mark)}. Epsilon does not cover a start from "

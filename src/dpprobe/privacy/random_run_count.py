@@ -1,4 +1,4 @@
-"""Draws how often a selection's mechanisms run; `best_of_runs_price` bounds epsilon.
+"""Draws the number of runs of a selection; `best_of_runs_price` bounds its epsilon.
 
 The number of runs is geometric and at least 1: the truncated negative binomial of shape 1 of
 Papernot and Steinke 2022, definition 1.
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def draw_runs(mean: float, generator: np.random.Generator) -> int:
-    """Draws a number of runs: a Poisson variable with a Gamma mean; a draw of 0 is repeated."""
+    """Draws a number of runs: a Poisson number with a Gamma-distributed mean, again if it is 0."""
     while True:
         runs = int(generator.poisson(generator.gamma(1.0) * (mean - 1)))
         if runs:
@@ -22,7 +22,7 @@ def draw_runs(mean: float, generator: np.random.Generator) -> int:
 
 
 def runs_at(mean: float, at: float) -> int:
-    """Returns the number of runs at a quantile in [0, 1) of their distribution.
+    """Returns the quantile `at`, in [0, 1), of the number of runs.
 
     Example:
       >>> [runs_at(10, at) for at in (0.05, 0.5, 0.95)]

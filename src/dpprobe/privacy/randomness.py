@@ -1,7 +1,7 @@
 """Derives seeds and streams of random numbers: benchmark mode, which anyone can reproduce.
 
-A cell's seeds derive from the cell's whole identity, and each use of randomness has a separate
-stream. So no two cells, seeds or uses share noise.
+The seeds of a cell derive from all of its options and inputs, and each use of randomness has a
+separate stream. So no two cells, seeds or uses share noise.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def cell_seed(identity: Any, index: int) -> int:
 def open_stream(seed: int, name: str) -> np.random.Generator:
     """Returns a seed's stream of random numbers for one use, such as "noise" or "sampling".
 
-    The generator (SFC64) uses all 128 bits of a seed; PyTorch's CPU generator would use 32 bits.
+    The generator (SFC64) uses all 128 bits of a seed; PyTorch's CPU generator would use only 32.
 
     Example:
       >>> first, second = open_stream(1, "noise"), open_stream(1, "sampling")
@@ -44,7 +44,7 @@ def open_stream(seed: int, name: str) -> np.random.Generator:
 
 
 def stream_seed(seed: int, name: str) -> int:
-    """Derives a seed of 64 bits for generators that take no more, such as PyTorch's on a GPU."""
+    """Derives a 64-bit seed, for generators that take no longer one, such as PyTorch's on a GPU."""
     return derived_seed(seed, name) >> (SEED_BITS - 64)
 
 

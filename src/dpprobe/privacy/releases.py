@@ -3,8 +3,8 @@
 A sum is released on its public grid (`privacy.grid`): an integer number of steps, to which the
 rounding of a real Gaussian is added (`privacy.rounded_gaussian`). The release is the rounding of
 the real-valued Gaussian mechanism, so the accountants' epsilon holds, and no low bit reveals what
-was added. First-order heads add float32 noise to float32 sums by themselves, in benchmark mode
-only; docs/privacy.md explains the consequences.
+was added. In benchmark mode, first-order heads add float32 noise to float32 sums themselves;
+docs/privacy.md explains the consequences.
 
 An audit passes an `Observer`, which sees every release of a fit before and after its noise.
 """
@@ -34,7 +34,7 @@ from dpprobe.privacy.sampling import Sampler
 Integers = npt.NDArray[np.int64]
 # Above LARGEST_SUM, float64 does not represent every integer.
 LARGEST_SUM = 2.0**53
-# Rows of a symmetric matrix whose noise is drawn at a time.
+# The number of rows of a symmetric matrix for which noise is drawn per call.
 _PANEL = 160
 
 
@@ -43,8 +43,8 @@ class ObservedSteps(NamedTuple):
 
     Attributes:
       sums: float32 [steps, ...], one seed's sums without noise; empty without an observer.
-      outputs: the sums with noise, in the shape of `sums`.
-      given: True if the observer has filled `outputs`, and the fit must use these.
+      outputs: the sums with noise, of the shape of `sums`.
+      given: True if the observer has filled `outputs`, which the fit must then use.
     """
 
     sums: npt.NDArray[np.float32]
@@ -57,7 +57,7 @@ NOT_OBSERVED = ObservedSteps(_NO_SUMS, _NO_SUMS, given=False)
 
 
 class Observer(Protocol):
-    """Records all releases of a fit, as an attacker sees them; only audits use it.
+    """Interface of an audit's observer, which sees each release before and after its noise.
 
     Attributes:
       sees_each_step: False if compiled steps may call `observe_steps` once, in place of
@@ -74,7 +74,7 @@ class Observer(Protocol):
         draw: Callable[[], torch.Tensor],
         step: float | None = None,
     ) -> torch.Tensor:
-        """Returns the output of a release, which the head continues with.
+        """Observes a release, and returns the output with which the head continues.
 
         Args:
           sums: one seed's sums, without noise.
@@ -86,29 +86,29 @@ class Observer(Protocol):
     def observe_steps(
         self, name: str, seed: int, steps: int, shape: tuple[int, ...]
     ) -> ObservedSteps:
-        """Returns the arrays for a seed's next releases of float32 sums, each of a given shape."""
+        """Returns arrays for a seed's next `steps` float32 releases, each of the given shape."""
         shapes = f"{steps} of shape {shape}, seed {seed}"
         raise PrivacyError(f"{name}: this observer needs each step separately, not {shapes}")
 
     def replace_sampler(self, seed: int, sampler: Sampler) -> Sampler: ...
 
     def see_values(self, name: str, seeds: Sequence[int], values: torch.Tensor) -> None:
-        """Sees numbers that follow from earlier releases, and on which the next sums depend."""
+        """Receives values that follow from earlier releases and on which the next sums depend."""
         assert seeds, f"{name}: {values.shape} of no seed"
 
 
 class Shared(Protocol):
-    """Adds a fit's sums to those of others, with noise; see `site_exchange.shared_sums`."""
+    """Interface to add the sums of several sites, with noise; see `site_exchange.shared_sums`."""
 
     def add_up(
         self, name: str, local: Integers, *, step: float, deviation: float, symmetric: bool
     ) -> Integers:
-        """Returns the noisy total, in grid steps and the shape of this fit's sum."""
+        """Returns the noisy total over sites, in grid steps, in the shape of `local`."""
         ...
 
 
 class NoiseStreams:
-    """The random numbers of a fit, from each seed's own streams; no number is returned twice.
+    """The random numbers of a fit: one stream per seed and use, which is opened only once.
 
     Attributes:
       entropy: the source of all random numbers; published seeds by default.
@@ -130,7 +130,7 @@ class NoiseStreams:
         self._streams: set[tuple[str, int]] = set()
 
     def open_keystream(self, seed: int, use: str) -> Keystream:
-        """Returns the random words of one use of a seed; raises PrivacyError at a second call."""
+        """Returns a seed's random words for one use; raises PrivacyError at a second call."""
         if self.shared is not None:
             raise PrivacyError(f"{use}: the noise of several sites is each site's, not the fit's")
         if (use, seed) in self._streams:
@@ -141,9 +141,9 @@ class NoiseStreams:
     def make_noise(
         self, name: str, size: int, *, seeds: Sequence[int] | None = None
     ) -> GaussianNoise:
-        """Returns the float32 noise of releases that a head adds up itself, step after step.
+        """Returns the float32 noise that a head itself adds to its sums, step by step.
 
-        The head draws with the deviation `noise_deviation`, for all seeds of the fit or some, and
+        The head draws noise of deviation `noise_deviation`, for all or some seeds of the fit, and
         calls `count_releases`. Raises PrivacyError in release mode, and if the plan lacks the
         mechanism or the noise was returned before: sums with equal noise reveal their difference.
         """
@@ -169,11 +169,11 @@ class NoiseStreams:
 
 
 class Releases(NoiseStreams):
-    """Adds a plan's noise to sums, each seed's from its own stream, and counts the releases.
+    """Adds a plan's noise to sums, with a separate stream per seed, and counts the releases.
 
     Attributes:
       observer: an audit's observer; None without an audit.
-      running: the cohorts before this one, to whose sums a release adds; None without cohorts.
+      running: the earlier cohorts, to whose sums a release adds; None without cohorts.
       kept: if set, receives each released symmetric matrix of the first seed, by name.
 
     Example:
@@ -219,7 +219,7 @@ class Releases(NoiseStreams):
         self._taken: Counter[str] = Counter()
 
     def make_part(self, plan: Plan, seeds: Sequence[int]) -> Releases:
-        """Returns the releases of a part of this fit, which are counted separately."""
+        """Returns a `Releases` for a part of this fit, with its own plan, seeds and counts."""
         return Releases(
             plan,
             seeds,
@@ -250,11 +250,11 @@ class Releases(NoiseStreams):
         return self.running if self.running is not None and name in self.running.names else None
 
     def make_grid(self, longest: float, rows: int) -> Grid:
-        """Returns the grid of a sum over n rows of norm at most `longest`, both public."""
+        """Returns the grid of a sum over n rows of norm at most `longest`; both are public."""
         return Grid.make_grid(longest, rows, whole=self.plan.private)
 
     def release_gaussian(self, name: str, sums: GridSum) -> torch.Tensor:
-        """Releases each seed's sum once, with Gaussian noise, on the sums' grid.
+        """Releases one sum per seed, with Gaussian noise, on the sums' grid.
 
         Args:
           sums: [seeds, ...], of L2 sensitivity `sensitivity(name)` in each seed.
@@ -278,7 +278,7 @@ class Releases(NoiseStreams):
         return self._add_rounded_noise(name, sums, partial(_add_to_all, deviation=deviation))
 
     def release_symmetric(self, name: str, sums: GridSum, *, counted: bool = True) -> torch.Tensor:
-        """Releases each seed's symmetric matrix once, of Frobenius sensitivity `sensitivity(name)`.
+        """Releases one symmetric matrix per seed, of Frobenius sensitivity `sensitivity(name)`.
 
         In an orthonormal basis of the symmetric matrices, the diagonal and sqrt(2) times one
         triangle, each coordinate gets independent noise. So the noise on the diagonal has the
@@ -310,7 +310,7 @@ class Releases(NoiseStreams):
     def draw_ahead(self, name: str, step: float, count: int, size: int) -> list[Integers]:
         """Draws the noise of several releases, in grid steps: for each seed int64 [count, size].
 
-        The next call of `release_gaussian` would draw equal numbers. The head adds each part of the
+        Calls of `release_gaussian` would draw the same numbers. The head adds each part of the
         noise to one sum, and calls `count_releases`.
         """
         deviation = _deviation_in_steps(self.plan.find_mechanism(name), step)
@@ -320,10 +320,10 @@ class Releases(NoiseStreams):
     def observe_sums(
         self, name: str, sums: torch.Tensor, noise: torch.Tensor, seeds: Sequence[int]
     ) -> torch.Tensor:
-        """Passes a head's float32 sums [seeds, ...] and its own noise to an audit's observer.
+        """Passes a head's float32 sums [seeds, ...] and the head's noise to an audit's observer.
 
         Returns:
-          `sums` plus `noise`, or what the observer replaces them by.
+          `sums` plus `noise`, or the observer's replacement.
         """
         assert self.observer is not None
         outputs = torch.empty_like(sums)
@@ -343,7 +343,7 @@ class Releases(NoiseStreams):
         return self.observer.observe_steps(name, seed, steps, shape)
 
     def show_values(self, name: str, values: torch.Tensor) -> None:
-        """Shows an audit's observer a head's weights [seeds, ...] or statistics, before a sum."""
+        """Shows weights or statistics [seeds, ...] to an audit's observer, before the next sum."""
         if self.observer is not None:
             self.observer.see_values(name, self.seeds, values)
 
@@ -371,9 +371,9 @@ class Releases(NoiseStreams):
                 )
 
     def _release_at_once(self, name: str, sums: GridSum, deviation: float) -> torch.Tensor:
-        """Returns the result of `_add_rounded_noise`, in one pass over the sums of each seed."""
+        """Computes the result of `_add_rounded_noise` in one pass over each seed's sums."""
         out = np.empty(tuple(sums.units.shape))
-        lines = out.reshape(len(self.seeds), -1)  # views, even of one number per seed
+        lines = out.reshape(len(self.seeds), -1)  # views, even if there is one number per seed
         for seed, units, noisy in zip(self.seeds, sums.units.numpy(), lines, strict=True):
             numbers = self._make_rounded_gaussian(name, seed).draw_numbers(units.size, deviation)
             table = units if units.ndim == 2 else units.reshape(1, -1)
@@ -475,7 +475,7 @@ def add_rounded_noise(
 
 
 def _add_to_all(sampler: RoundedGaussian, numbers: torch.Tensor, deviation: float) -> None:
-    """Adds noise that is drawn on the CPU to whole numbers on any device."""
+    """Adds noise drawn on the CPU to whole numbers on any device."""
     if numbers.device.type == "cpu":
         sampler.add_to(numbers.numpy(), deviation)
     else:
@@ -484,7 +484,7 @@ def _add_to_all(sampler: RoundedGaussian, numbers: torch.Tensor, deviation: floa
 
 
 def _add_to_triangle(sampler: RoundedGaussian, matrix: torch.Tensor, deviation: float) -> None:
-    """Adds isometric noise to a symmetric matrix, of which the upper triangle is read."""
+    """Adds isometric noise to a symmetric matrix; reads only its upper triangle."""
     off_diagonal = math.nextafter(deviation * math.sqrt(0.5), math.inf)
     diagonal = sampler.draw_numbers(len(matrix), deviation)
     matrix.diagonal().add_(torch.from_numpy(diagonal).to(matrix.device))

@@ -1,9 +1,9 @@
-"""Privacy budgets as a risk: a limit on the best attack on one unit, instead of an epsilon.
+"""Privacy budgets stated as a risk: a limit on the best attack on one unit, instead of epsilon.
 
-A privacy officer can say what risk is permitted without knowing what epsilon means. A release of
-mu-Gaussian differential privacy limits an attack (Dong, Roth and Su 2022, "Gaussian differential
-privacy"). At false positive rate a, an attack's true positive rate b is at most Phi(Phi^-1(a) +
-mu), where Phi is the normal distribution function. So
+A privacy officer can choose a permitted risk without knowing what epsilon means. mu-Gaussian
+differential privacy limits every attack (Dong, Roth and Su 2022, "Gaussian differential privacy").
+At false positive rate a, an attack's true positive rate b is at most Phi(Phi^-1(a) + mu), where Phi
+is the normal distribution function. So
 
     advantage h = max over attacks of b - a:   mu = 2 Phi^-1((1 + h) / 2),
     b at a:                                    mu = Phi^-1(b) - Phi^-1(a).
@@ -11,8 +11,8 @@ mu), where Phi is the normal distribution function. So
 For plans of Gaussian mechanisms on all rows, both formulas for mu are exact. A plan that samples
 gets the largest epsilon at which `trade_off.bound_attacks` meets the target.
 
-An advantage alone permits rare and certain leaks: publishing one unit in n at random has h = 1 / n.
-A delta is therefore always needed beside an advantage.
+A limit on the advantage alone permits leaks that are rare but certain: publishing one unit in n at
+random has h = 1 / n. So an advantage always needs a delta too.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.trade_off import Allowed, bound_attacks, per_hundred
 
 _FEW = 0.001  # the false-positive rate reported with an advantage
-# The delta at which risks are sorted among epsilons, for any delta of the study.
+# The delta at which risks are converted to epsilons for sorting, whatever the study's delta.
 _ORDER_DELTA = 1e-5
 _TOKEN = re.compile(r"advantage-(?P<advantage>.+)|tpr-(?P<true_positives>.+)-at-(?P<at>.+)")
-# Rates are printed with six decimals, rounded up; plans meet a target if printed rates do.
+# Rates are printed with six decimals, rounded up. A plan meets a target if its printed rates do.
 _DECIMALS, _ROUND_OFF = 6, 1e-11
 
 
@@ -51,7 +51,8 @@ class Risk:
 
     Attributes:
       advantage: true minus false positive rate, from 0 to 1; None if the target is a rate.
-      true_positives: limit on the true positive rate at false positive rate `at`, in (`at`, 1).
+      true_positives: the limit, in (`at`, 1), on the true positive rate at false positive rate
+        `at`.
 
     Example:
       >>> risk = Risk(advantage=0.1)
@@ -109,17 +110,17 @@ class Risk:
 
     @property
     def token(self) -> str:
-        """The risk's only spelling in paths, such as "advantage-0.1" or "tpr-0.01-at-0.001"."""
+        """The one spelling of the risk in paths, such as "advantage-0.1" or "tpr-0.01-at-0.001"."""
         if self.advantage is not None:
             return f"advantage-{self.advantage:.12g}"
         return f"tpr-{self.true_positives:.12g}-at-{self.at:.12g}"
 
     def to_mu(self) -> float:
-        """Returns the mu of Gaussian differential privacy whose printed rates attain the target.
+        """Returns the largest mu of Gaussian DP whose printed rates meet the target.
 
         Raises PrivacyError for a target that rounds to no risk at six decimals.
         """
-        from scipy.special import ndtri  # heavy: planning imports what imports this module
+        from scipy.special import ndtri  # heavy: planning imports this module indirectly
 
         if self.advantage is not None:
             mu = float(2 * ndtri(_lower_rate((1 + self.advantage) / 2)))
@@ -164,12 +165,12 @@ class Risk:
         return float(self.true_positives or 0) if self.advantage is None else self.advantage
 
     def measure(self, bounds: Allowed) -> float:
-        """Returns the best attack by its bounds at `rates`, comparable with `target`."""
+        """Returns the bound to compare with `target`, from the bounds at `rates`."""
         return bounds.true_positives[0] if self.advantage is None else bounds.advantage
 
     @property
     def short(self) -> str:
-        """The risk in words for a table's cell or a legend."""
+        """A short text of the risk, for a table's cell or a legend."""
         if self.advantage is not None:
             return str(self)
         return f"TPR {self.true_positives:g} at FPR {self.at:g}"
@@ -181,7 +182,7 @@ class Risk:
 
 
 def _lower_rate(rate: float) -> float:
-    """Returns a rate whose printed value, rounded up, is at most `rate`."""
+    """Rounds a rate down, so that its printed value (rounded up) is at most `rate`."""
     scale = 10**_DECIMALS
     return math.floor(rate * scale + _ROUND_OFF) / scale - _ROUND_OFF
 
@@ -207,7 +208,7 @@ def find_risk(token: str) -> Risk | None:
 
 
 def budget_token(value: Any) -> str:
-    """Returns the only spelling in paths of a budget, an epsilon or a risk; raises ValueError."""
+    """Returns the one spelling in paths of a budget (epsilon or risk); raises ValueError."""
     if isinstance(value, RiskEpsilon):
         return value.token
     try:
@@ -227,13 +228,13 @@ def read_budget(token: str) -> float | Risk:
 
 
 def nominal_epsilon(token: str, delta: float) -> float:
-    """Returns a budget's epsilon before calibration; for a risk, that of Gaussian mechanisms."""
+    """Returns a budget's epsilon before calibration; for a risk, of a Gaussian mechanism."""
     risk = find_risk(token)
     return epsilon_value(token) if risk is None else risk.to_epsilon(delta)
 
 
 def budget_order(token: str) -> float:
-    """Returns a number that sorts budgets; for a risk it is not the epsilon of a cell."""
+    """Returns a key to sort budgets by; for a risk, the key is not the epsilon of any cell."""
     risk = find_risk(token)
     return epsilon_value(token) if risk is None else gaussian_epsilon(risk.to_mu(), _ORDER_DELTA)
 
@@ -252,7 +253,7 @@ def budget_words(budget: float | str) -> str:
 
 
 def list_risk_faults(plan: Plan) -> list[str]:
-    """Lists the errors in the risk that a plan states."""
+    """Returns an error if a plan's mechanisms allow more than the risk that the plan states."""
     if plan.risk is None or (risk := Risk.from_dict(plan.risk)).permits(plan):
         return []
     return [f"says {risk}, but its mechanisms allow stronger attacks"]
@@ -271,7 +272,7 @@ def row_words(epsilon: float, before: str = "") -> str:
 
 
 def budget_title(token: str, before: str = "ε = ") -> str:
-    """Writes a token for a heading: "ε = 0.5", or "advantage 0.1"."""
+    """Formats a token for a heading: "ε = 0.5", or "advantage 0.1"."""
     return f"{'' if find_risk(token) else before}{budget_words(token)}"
 
 
@@ -286,7 +287,7 @@ def budget_in_full(epsilon: float) -> str:
 def explain_risks(epsilons: Iterable[float]) -> str:
     """Formats one clause per permitted risk: its epsilons, and the risk that an advantage allows.
 
-    An advantage alone permits rare, certain leaks, so the clause adds the risk at 0.1% FPR.
+    An advantage permits leaks that are rare but certain, so the risk at 0.1% FPR is added.
     """
     by_token: dict[str, list[RiskEpsilon]] = {}
     for epsilon in epsilons:
@@ -313,7 +314,7 @@ def _limit_rate(epsilon: RiskEpsilon) -> float:
 
 
 def describe_target(plan: Plan) -> dict[str, Any]:
-    """Returns the risk that a plan was calibrated to, with its mu if it is Gaussian; else empty."""
+    """Returns a plan's risk target, with mu if the plan is Gaussian; empty without a target."""
     if plan.risk is None:
         return {}
     exact = plan.selection is None and is_gaussian(plan.mechanisms)

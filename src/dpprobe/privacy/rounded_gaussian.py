@@ -1,4 +1,4 @@
-"""Draws the rounding of a real Gaussian: integers of exact probabilities, for sums on a grid.
+"""Draws rounded Gaussians: integers with exactly the right probabilities, for sums on a grid.
 
 **What is released.** The sum S has L2 sensitivity C, and its entries are whole multiples of a
 public grid g. The release is S + g K, with independent K = round(s Z) for a real standard normal Z.
@@ -10,9 +10,9 @@ the real-valued mechanism holds unchanged, and the bits of the released value re
 Addition in int64 (modulo 2^64) or in float64 (exact below 2^53, correctly rounded above) are
 functions of S / g + K as well.
 
-**Why the probabilities are exact.** Let f(x) = A exp(-x^2 / 2), A an integer near 2^57.7. Intervals
-(*strips*) of width 1/64 divide [0, 8). Strip j, from x_j to x_(j+1), has integers floor_j <=
-f(x_(j+1)) and ceiling_j >= f(x_j), found by interval arithmetic on integers. The area under the
+**Why the probabilities are exact.** Let f(x) = A exp(-x^2 / 2) for an integer A near 2^57.7.
+Intervals (*strips*) of width 1/64 divide [0, 8). Strip j, from x_j to x_(j+1), has integers floor_j
+<= f(x_(j+1)) and ceiling_j >= f(x_j), found by interval arithmetic on integers. The area under the
 ceilings has integer pieces, in units of one strip's width times 1:
 
 - floor_j, a multiple of 2^50: x uniform in the strip, accepted without evaluating f;
@@ -20,24 +20,24 @@ ceilings has integer pieces, in units of one strip's width times 1:
   ceiling, accepted where y < f(x);
 - the tail: beyond 8, strips of width 1 under 2^-k E with E >= f(8), in strip k with probability
   2^-(k + 1), accepted where y < f(x). f(8 + k) <= 2^-12k f(8), so E 2^-k is above f;
-- nothing: the difference to 2^64. The integer A makes this difference less than 2^10.
+- nothing: the rest up to 2^64, less than 2^10 by the choice of A.
 
-So a piece is chosen with its exact probability by 64 uniform bits. The piece "nothing", like a
-point that is not accepted, makes the sampler start the number again. Points are then uniform on the
-area under the ceilings, and accepted points on the area under f: x is the absolute value of a
-standard normal, and a further bit is the sign. The first 14 bits of a word alone choose among the
-floors, 16,384 equal shares; one number in fifty needs a second word.
+So a piece is chosen with its exact probability by 64 uniform bits. After the piece "nothing", or a
+point that is not accepted, the sampler starts the number again. So points are uniform on the area
+under the ceilings, and accepted points are uniform on the area under f: x is the absolute value of
+a standard normal, and a further bit is the sign. The first 14 bits of a word suffice to choose
+among the floors, which have 16,384 equal shares; one number in fifty needs a second word.
 
 **Why the rounding is exact.** The word's other 49 bits begin the binary expansion of the position
 in the strip. A number is accepted if s x rounds to one integer for all continuations of its digits;
-otherwise as many further words are drawn as needed (also for y). A float64 product settles nearly
-all numbers: its error is at most s 2^-49 + 2^-50, with or without fused multiplication. The product
-decides a number if the middle between two integers is further away than this error. All other
-numbers are computed in 192-bit integers, then in integers of any length. So results are a function
-of the random words alone, on every machine.
+otherwise as many further words are drawn as needed (also for y). A float64 product, with an error
+of at most s 2^-49 + 2^-50 with or without fused multiplication, decides nearly all numbers: all
+whose distance to the next half-integer exceeds this error. Other numbers are computed in 192-bit
+integers, then in integers of any length. So results depend only on the random words, on any
+machine.
 
-If the words are random, the sampler approximates nothing: neither the choice of pieces nor the
-tail, which has no end.
+If the words are random, nothing is approximated: pieces have exact probabilities, and the tail is
+not cut off.
 """
 
 # mypy: allow-untyped-defs
@@ -60,25 +60,25 @@ from dpprobe.privacy.machine_code import MachineCode
 MACHINE_CODE = MachineCode(__file__)
 jit = MACHINE_CODE.jit
 
-# Parts of a word: the bits that choose a floor, then a sign, then the position in a strip.
+# A word's first bits choose a floor, the next is the sign, the rest the position in a strip.
 CHOICE_BITS = 14
 POSITION_BITS = 64 - CHOICE_BITS - 1
 SHARE_BITS = 64 - CHOICE_BITS
-# Cells are of width 2^-6, up to 8.
+# Strips have width 2^-STRIP_BITS and cover 0 to END.
 STRIP_BITS = 6
 END = 8
 STRIPS = END << STRIP_BITS
-# Floors reach no further than 4, so that a position there has 52 bits of 2^-50.
+# Floors reach no further than 4, so that positions there fit into 52 bits, in units of 2^-50.
 FLOOR_CELLS = 256
 # With a deviation of 2^48, only normals beyond 32 deviations (probability 1e-224) exceed 2^53.
 LARGEST_DEVIATION = 2.0**48
-# Words per block: words and numbers stay in the second-level cache.
+# Words per block, so that words and numbers stay in the second-level cache.
 BLOCK = 1 << 14
 
 _TAIL, _NOTHING = STRIPS, STRIPS + 1
 _GUIDE_BITS = 3
 _MORE = 1024
-_FEWEST = 3  # further words that one attempt may take before it is settled in integers
+_FEWEST = 3  # the most further words that `draw_rest` uses for one attempt
 _EXP_BITS = 160
 
 _f8, _u8, _i8 = np.float64, np.uint64, np.int64
@@ -98,18 +98,18 @@ _E0, _E1, _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10 = _E
 
 
 class Table(NamedTuple):
-    """The pieces of the area under the ceilings, in units whose number is 2^64.
+    """The pieces of the area under the ceilings, as parts of 2^64 units.
 
     Attributes:
       scale: the density's value at 0.
       floors: the floor of each strip.
       ceilings: the ceiling of each strip, and of the tail's first strip.
-      nothing: the difference of all pieces to 2^64.
+      nothing: 2^64 minus the sum of all pieces.
       tops: the density at each strip's left end, rounded.
       shares: [2^14], the strip that each value of a word's first bits chooses.
       settled: values below this one choose a strip's floor; larger values require a further word.
-      ends: the ends of the further pieces laid end to end: the strips' rests, the tail, nothing.
-      offsets: numbers that turn a number in a strip's rest into its height, modulo 2^64.
+      ends: cumulative sums of the further pieces: the strips' rests, the tail, nothing.
+      offsets: numbers to add, modulo 2^64, to turn a number in a strip's rest into a height.
       guide: the first piece that ends beyond each multiple of 2^47.
     """
 
@@ -126,7 +126,7 @@ class Table(NamedTuple):
 
 
 def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
-    """Encloses 2^bits exp(-exponent), of an exponent of at least 0, in two integers."""
+    """Returns integer bounds on 2^bits exp(-exponent), for an exponent of at least 0."""
     if exponent == 0:
         return 1 << bits, 1 << bits
     halvings = max(0, math.ceil(2 * exponent).bit_length())
@@ -140,7 +140,7 @@ def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
         low_term = low_term * least // (count << precision)
         high_term = -(-high_term * most // (count << precision))
         low, high = low + low_term, high + high_term
-    high += high_term  # each further term is at most half the one before it
+    high += high_term  # each further term is at most half the term before
     for _ in range(halvings):
         low, high = low * low >> precision, -(-high * high >> precision)
     shift = 2 * precision - (precision - bits)
@@ -191,7 +191,7 @@ def compute_table() -> Table:
 
 
 class _Scale(NamedTuple):
-    """A standard deviation in the forms that the steps of the sampler need.
+    """A standard deviation, converted for each step of the sampler.
 
     Attributes:
       coarse: the deviation times 2^-50, the unit of a position of 44 bits.
@@ -215,16 +215,16 @@ class _Scale(NamedTuple):
             coarse=deviation * 2.0**-50,
             limit=0.5 - (deviation * 2.0**-49 + 2.0**-50),
             factor=np.uint64(int(mantissa * 2.0**53)),
-            # With a shift of 190 every number is 0, and 192 bits hold the half that is added.
+            # Above 190, adding 1/2 would overflow 192 bits; at 190, all numbers are 0.
             shift=np.uint64(min(shift, 190)),
         )
 
 
 class RoundedGaussian:
-    """Draws round(deviation Z), Z real standard normals: int64 of exact probabilities.
+    """Draws round(deviation Z) for real standard normals Z: int64 with exact probabilities.
 
-    A number uses the next word of one stream; one number in fifty also uses the next words of
-    another stream. So numbers do not depend on how many are drawn at a time.
+    Each number uses the next word of one stream; one number in fifty also uses words of a second
+    stream. So numbers do not depend on how many are drawn per call.
     """
 
     def __init__(self, keystream: Keystream) -> None:
@@ -235,7 +235,7 @@ class RoundedGaussian:
         self._place = 0
 
     def draw_numbers(self, size: int, deviation: float) -> npt.NDArray[np.int64]:
-        """Draws the next numbers, 0 at deviation 0; raises PrivacyError unless it is up to 2^48."""
+        """Draws the next numbers; raises PrivacyError for a deviation outside 0 to 2^48."""
         scale, out = _find_scale(deviation), np.zeros(size, dtype=np.int64)
         if scale is not None:
             for start in range(0, size, BLOCK):
@@ -247,7 +247,7 @@ class RoundedGaussian:
     ) -> None:
         """Adds the next numbers to integers in place, with memory for one block only.
 
-        The sums must be contiguous int64, or float64 that hold integers below 2^53. Raises
+        The sums must be contiguous int64, or float64 with integer values below 2^53. Raises
         PrivacyError as `draw_numbers` does, and for sums of another type or layout.
         """
         if sums.dtype not in (np.int64, np.float64) or not sums.flags.c_contiguous:
@@ -324,9 +324,9 @@ def _find_scale(deviation: float) -> _Scale | None:
 
 
 def attempt_number(word: int, more: Callable[[], int], deviation: Fraction) -> int | None:
-    """Makes a number from its first `word`, in integers of any length; None to start it again.
+    """Computes a number in integers of any length; returns None if it must be started again.
 
-    `more` draws a further word.
+    `word` is the number's first word, and `more` draws a further word.
     """
     pieces = compute_table()
     choice = word % 2**CHOICE_BITS
@@ -389,7 +389,7 @@ def _trailing_zeros(more: Callable[[], int]) -> int:
 
 
 def _is_below(y: Fraction, x: Fraction) -> bool:
-    """Compares a height with the density at x; both are equal only at 0."""
+    """Returns True if height y is below the density at x; they are equal only at x = 0."""
     scale, bits = compute_table().scale, 128
     while True:
         low, high = (Fraction(scale * bound, 1 << bits) for bound in exp_bounds(x * x / 2, bits))
@@ -402,7 +402,7 @@ def _is_below(y: Fraction, x: Fraction) -> bool:
 
 @jit("b1(f8[:, :], i8[::1], f8, f8, f8[::1])")
 def release_integers(sums, numbers, largest, step, out):
-    """Fills out with sums [m, k] plus numbers, times a step; False if sums are not whole."""
+    """Fills `out` with (sums [m, k] + numbers) * step; returns False if sums are not whole."""
     wrong, columns = 0, sums.shape[1]
     for i in range(sums.shape[0]):
         line, drawn = out[i * columns : (i + 1) * columns], numbers[i * columns : (i + 1) * columns]
@@ -415,13 +415,14 @@ def release_integers(sums, numbers, largest, step, out):
 
 @jit("i8(u8[::1], u1[::1], u8, f8, f8, i8[::1])")
 def draw_most(words, shares, settled, coarse, limit, left):
-    """Draws the numbers that a floor and 44 bits of the position decide; lists all others.
+    """Draws the numbers that a floor and 44 position bits decide; lists all others in `left`.
 
     Args:
       words: [n]; numbers overwrite their words.
       shares, settled: as in the table.
-      coarse, limit: as in the scale of the deviation.
-      left: receives the places of undecided numbers, in order; [n or more].
+      coarse, limit: as in `_Scale`.
+      left: receives the indices of undecided numbers, in order; [n
+        or more].
 
     Returns:
       The number of undecided numbers.
@@ -432,7 +433,7 @@ def draw_most(words, shares, settled, coarse, limit, left):
         part = words[start : start + 1024]
         for i in range(part.shape[0]):
             strips[i] = shares[part[i] & _CHOICES]
-        # A loop without the look-up, which compilers vectorise.
+        # A separate loop without table look-up, which compilers can vectorise.
         for i in range(part.shape[0]):
             word = part[i]
             position = _u8(strips[i]) << _COARSE_BITS | word >> _COARSE
@@ -446,14 +447,14 @@ def draw_most(words, shares, settled, coarse, limit, left):
             part[i] = number if decided else word
             strips[i] = not decided
         for i in range(part.shape[0]):
-            left[count] = start + i  # kept only if undecided
+            left[count] = start + i  # overwritten by the next index unless this number is undecided
             count += strips[i]
     return count
 
 
 @jit()
 def _multiply_words(a, b):
-    """Returns the upper and the lower word of a product."""
+    """Returns the upper and the lower word of a 128-bit product."""
     a0, a1, b0, b1 = a & _LOW_HALF, a >> _32, b & _LOW_HALF, b >> _32
     low, middle = a0 * b0, a1 * b0
     middle += low >> _32
@@ -487,7 +488,7 @@ def round_product(factor, shift, upper, lower, further):
 
 @jit("u2(u8, u2[::1], u8[::1])")
 def further_piece(value, guide, ends):
-    """Finds the piece that contains a number below the last end."""
+    """Finds the piece that contains `value`, which must be below the last end."""
     piece = guide[value >> _GUIDE]
     while value >= ends[piece]:
         piece += 1
@@ -531,18 +532,18 @@ def draw_rest(
     place,
     again,
 ):
-    """Draws the listed numbers in order, until further words run out or a number is undecided.
+    """Draws the numbers listed in `left`, until further words run out or a number is undecided.
 
     Args:
       words: [n], which the numbers overwrite; `more` are further words.
-      left: the places of the numbers to draw.
+      left: the indices of the numbers to draw.
       shares, settled, guide, ends, offsets, tops: as in the table.
       factor, shift: as in the scale of the deviation.
       index: index in `left` of the first number; `again` if that number is being drawn again.
       place: index of the first further word to use.
 
     Returns:
-      Index, place and again for the next call, and True if `attempt_number` is next.
+      `index`, `place` and `again` for the next call; True if `attempt_number` is next.
     """
     while index < left.shape[0]:
         if place + _FEWEST > more.shape[0]:

@@ -1,39 +1,39 @@
-"""Running totals over cohorts of units: each cohort's sums are released once, and all add up.
+"""Running totals over cohorts of units, estimated from one release per cohort.
 
-Cohort t has exact sums x_t, of its own units alone, and a release publishes y_t. The running total
-x_1 + ... + x_t is estimated from y_1 ... y_t, which is post-processing. There are two ways to
+Cohort t has exact sums x_t over only its own units, and publishes a noisy release y_t. The running
+total x_1 + ... + x_t is estimated from y_1 ... y_t, which is post-processing. There are two ways to
 estimate running totals:
 
-- Added: y_t = x_t + noise, and the estimate is y_1 + ... + y_t, without a horizon. A unit is in one
-  y alone, so it uses epsilon for one release. The total's noise grows with sqrt(t).
+- Added: y_t = x_t + noise, and the estimate is y_1 + ... + y_t, without a horizon. A unit affects
+  only one y, so it uses the epsilon of one release. The total's noise grows with sqrt(t).
 - Factorised, for at most T cohorts: y_t = sum of c_k x_(t-k) + noise, with decreasing c. C is the
   lower triangular Toeplitz matrix of c, A the running sum, and the estimate is A C^-1 y. A unit
-  changes all y together, by its own sums times a column of C. So a unit uses epsilon for one
-  Gaussian release, whose sensitivity is the sums' times the column's norm, at most `column_norm`.
-  The coefficients c of A^(1/2) are binom(2k, k) / 4^k (Fichtenberger, Henzinger and Upadhyay 2022,
-  arXiv 2202.11205). With c of A^(1/2) every total has about 1 + ln(T) / pi times the noise of one
-  release. The noise of each y is independent. So epsilon holds even if later cohorts are chosen
-  after earlier outputs (Denisov et al. 2022).
+  changes all y together, by its contribution to the sums times a column of C. So a unit uses the
+  epsilon of one Gaussian release, whose sensitivity is the sums' sensitivity times the column's
+  norm, at most `column_norm`. The coefficients c of A^(1/2) are binom(2k, k) / 4^k (Fichtenberger,
+  Henzinger and Upadhyay 2022, arXiv 2202.11205). With c of A^(1/2) every total has about 1 + ln(T)
+  / pi times the noise of one release. The noise of each y is independent. So epsilon holds even if
+  later cohorts are chosen after earlier outputs (Denisov et al. 2022).
 
-The coefficients c in use are integers, with c_k / c_0 within 1/128 of the square root's. So C x is
-whole on the grid of the sums, int64 adds C x exactly, and the epsilon of `privacy.releases` remains
-valid. A C^-1 is computed in float64, from released numbers alone.
+The coefficients c in use are integers, with c_k / c_0 within 1/128 of the coefficients of A^(1/2).
+So C x stays on the grid of the sums, int64 adds C x exactly, and the epsilon of `privacy.releases`
+remains valid. A C^-1 is applied in float64, only to released numbers.
 
-A unit of two cohorts, s and t, has sums u_s and u_t. Added totals have independent noise, so the
-squared costs of two cohorts add up, as for any two releases. With a horizon, the sums of two
-cohorts change the same outputs: by the outer products of u_s with column s of C, and of u_t with
-  column t. As c > 0, the norm of both products' sum is largest for u_s = u_t, for all earlier
-  outputs. The norm is the sensitivity times
+A unit in two cohorts s and t contributes u_s and u_t to their sums. Without a horizon, the noise is
+independent, so the squared costs of both cohorts add up, as for any two releases. With a horizon,
+both contributions change the same outputs: by the outer products of u_s with column s of C, and of
+u_t with column t. As c > 0, the norm of both products' sum is largest for u_s = u_t, for all
+earlier outputs. The norm is the sensitivity times
 
     |column s + column t| <= |column s| + |column t| <= 2 `column_norm`
 
 So the norms of two cohorts add up: at most 1.61 `column_norm` in a horizon of 2, and 1.81 in one of
-  12. Two releases with independent noise have 1.41 `column_norm`. The ledger uses 2 `column_norm`,
-  which holds for any two cohorts.
+12. For two releases with independent noise the factor would be 1.41. The ledger uses 2
+`column_norm`, a bound for any two cohorts.
 
 The ledger enforces two more conditions. Units in two cohorts are declared (`same_units_as`), or the
-release is refused. A place in a chain of cohorts is used once. The exact sums of earlier cohorts
-are private; chains of added totals do not store them.
+release is refused. Each position in a chain of cohorts is used once. The exact sums of earlier
+cohorts are private; chains of added totals do not store them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ import numpy.typing as npt
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.limits import LONGEST_HORIZON
 
-# c_0. With sums of at most 2^52 steps, chains of 60 cohorts stay within int64.
+# c_0. With sums of at most 2^52 steps, chains of 60 cohorts do not overflow int64.
 _SCALE = 64
 _LARGEST_WHOLE = 2.0**62
 
@@ -59,10 +59,10 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Factorisation:
-    """The coefficients c of a chain of cohorts; (1,) if sums are simply added.
+    """The coefficients c of a chain of cohorts; (1,) without a horizon.
 
     Attributes:
-      horizon: the most cohorts; None for any number.
+      horizon: the largest number of cohorts; None for any number.
 
     Example:
       >>> added = Factorisation.make(None)  # each cohort's sum has its own noise
@@ -77,7 +77,7 @@ class Factorisation:
 
     @classmethod
     def make(cls, horizon: int | None) -> Factorisation:
-        """Returns the square root's coefficients for a horizon, or added sums without one."""
+        """Returns the coefficients of A^(1/2) for a horizon; (1,) without a horizon."""
         if horizon is None:
             return cls()
         if not 2 <= horizon <= LONGEST_HORIZON:
@@ -111,7 +111,7 @@ class Factorisation:
             )
 
     def decode(self, cohorts: int) -> Floats:
-        """Returns b_0 ... b_(t-1), with which the total is the sum of b_k y_(t-k)."""
+        """Returns b_0 ... b_(t-1), so that the total over t cohorts is the sum of b_k y_(t-k)."""
         out = np.zeros(cohorts)
         for k in range(cohorts):
             reach = min(k, len(self.coefficients) - 1)
@@ -120,19 +120,19 @@ class Factorisation:
         return out
 
     def noise_growth(self, cohorts: int) -> float:
-        """Returns the deviation of a total of several cohorts, in deviations of one release."""
+        """Returns the noise deviation of a total over cohorts, relative to one release."""
         return self.column_norm * float(np.linalg.norm(self.decode(cohorts)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cohort:
-    """A cohort's contribution to later releases.
+    """The values of a released cohort that later releases need.
 
     Attributes:
-      n: units.
+      n: the cohort's number of units.
       outputs: the released outputs y, by mechanism, float64.
       sums: the private sums x, by mechanism, in int64 steps; empty in chains of added sums.
-      steps: the grid step of each of `sums`.
+      steps: the grid step per entry of `sums`.
       weights: the released head's weights, float32 [K, d + 1].
     """
 
@@ -144,10 +144,10 @@ class Cohort:
 
 
 class RunningSums:
-    """The cohorts before a release, and the sums that the release adds.
+    """Combines the sums of a new cohort with the earlier cohorts of a chain.
 
     Args:
-      names: mechanisms whose sums add up over cohorts, each released once by a fit.
+      names: the mechanisms whose sums add up over cohorts; a fit releases each once.
       n: the number of units of the new cohort.
     """
 
@@ -193,7 +193,7 @@ class RunningSums:
     def mix_sums(
         self, name: str, units: Floats, step: float, *, sensitivity: float
     ) -> tuple[Integers, float]:
-        """Returns C x of the new release as whole steps, and its step.
+        """Returns the new cohort's row of C x in whole steps, and the size of a step.
 
         Args:
           units: the new cohort's sums, whole numbers of steps.
@@ -220,7 +220,7 @@ class RunningSums:
         return mixed, finest
 
     def take_output(self, name: str, output: Floats) -> Floats:
-        """Stores what was released, and returns the estimated total of all cohorts."""
+        """Stores a released output, and returns the estimated total over all cohorts."""
         self._outputs[name] = output
         every = [*(cohort.outputs[name] for cohort in self.earlier), output]
         factors = self.factorisation.decode(self.place)[::-1]
@@ -230,7 +230,7 @@ class RunningSums:
         return total
 
     def make_cohort(self, weights: npt.NDArray[np.float32]) -> Cohort:
-        """Returns the values that the next release needs, after the fit."""
+        """Returns the values of this cohort that later releases need; called after the fit."""
         return Cohort(
             n=self.n, outputs=self._outputs, sums=self._sums, steps=self._steps, weights=weights
         )

@@ -1,7 +1,7 @@
 """Rényi divergences of a release on a Poisson sample, equal to dp-accounting's, but faster.
 
-dp-accounting adds up to 16,385 terms for a Rényi order, by one Python call per term. This module
-adds all terms at once, in dp-accounting's sequence: results have equal bits.
+dp-accounting adds up to 16,385 terms for a Rényi order, with one Python call per term. This module
+uses arrays, in the same order, so that results are bit-identical.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The privacy loss of a release on a Poisson sample, equal to dp-accounting's, but faster.
 
-dp-accounting inverts the loss, and sums the deltas of a distribution, by one Python call per point.
-This module computes all points at once, in dp-accounting's sequence: results have equal bits.
+dp-accounting inverts the loss, and sums the deltas of a distribution, with one Python call per
+point. This module uses arrays, in the same order, so that results are bit-identical.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scipy.stats import binom
 
 Numbers = npt.NDArray[np.float64]
 
-# The probability that no unit of a group is in a sample, below which floating point loses it.
+# If samples without units of the group are rarer than this, floats lose precision.
 _NEVER = 1e-15
 
 
@@ -42,7 +42,7 @@ class _SampledLoss(GaussianPrivacyLoss):  # type: ignore[misc]
             whole = moved + np.log1p(-np.exp(np.log(1 / rate - 1) - moved))  # without sampling
         whole[losses == 0] = np.log(1 / rate + (1 - 1 / rate))
         whole[at_least] = -np.inf
-        # dp-accounting's inverse without sampling takes arrays too
+        # these functions of dp-accounting accept arrays
         invert = (
             self._inverse_privacy_loss_without_subsampling_remove
             if sign > 0
@@ -56,7 +56,7 @@ class _SampledLoss(GaussianPrivacyLoss):  # type: ignore[misc]
 class _MixtureLoss(MixtureGaussianPrivacyLoss):  # type: ignore[misc]
     def __init__(self, noise: float, size: int, rate: float, adjacency_type: AdjacencyType) -> None:
         shares = binom.pmf(joined := np.arange(size + 1), size, rate)
-        if never := shares[0] < _NEVER:  # one unit more in these samples can only raise the loss
+        if never := shares[0] < _NEVER:  # counts them as one unit, which can only raise loss
             shares[:2] = 0.0, shares[0] + shares[1]
         super().__init__(noise, joined, shares, adjacency_type=adjacency_type)
         if never:
@@ -84,7 +84,7 @@ class _MixtureLoss(MixtureGaussianPrivacyLoss):  # type: ignore[misc]
 def compute_sampled_loss(
     noise: float, rate: float, size: int, interval: float
 ) -> PrivacyLossDistribution:
-    """Computes one release's privacy loss to `size` units, on a sample: see `group_epsilon`."""
+    """Computes the privacy loss of one sampled release for a group; see `group_epsilon`."""
     losses = (
         _SampledLoss(noise, sampling_prob=rate, adjacency_type=adjacency)
         if size == 1
@@ -101,7 +101,7 @@ def compute_sampled_loss(
 
 
 def compute_deltas(loss: PrivacyLossDistribution, epsilons: npt.ArrayLike) -> Numbers:
-    """Computes the deltas of a distribution at finite epsilons."""
+    """Computes the deltas of a privacy loss distribution at finite epsilons."""
     pmfs = [loss._pmf_remove] if loss._symmetric else [loss._pmf_remove, loss._pmf_add]
     parts = [_sum_deltas(pmf, np.asarray(epsilons, dtype=np.float64)) for pmf in pmfs]
     return np.maximum(parts[0], parts[-1])

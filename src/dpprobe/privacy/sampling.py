@@ -1,4 +1,4 @@
-"""Poisson sampling: every row joins every batch independently with one probability.
+"""Poisson sampling: every row joins every batch independently, with the same probability.
 
 If units of privacy have several rows, units are sampled instead of rows.
 """
@@ -25,14 +25,14 @@ jit = MACHINE_CODE.jit
 RowIndices = npt.NDArray[np.int64]
 
 _DRAWS = 1 << 20
-# From the rate _SEARCHED on, NumPy draws geometric variables by another method.
+# For rates from _SEARCHED on, NumPy draws geometric variables by another method.
 _SEARCHED = 1 / 3
 # Distances are cut to _FARTHEST, beyond all rows of all steps, so that sums cannot overflow.
 _FARTHEST = 2.0**53
 # The number of words drawn at a time, more than the digits of any float64.
 WORDS_AT_ONCE = 1 << 13
 _AT_ONCE = 64
-# Digits that are compared between checks for undecided rows, which processors mispredict.
+# Digits to compare before checking whether rows are undecided, a branch that processors mispredict.
 _TOGETHER = 12
 _NONE, _FIRST, _ALL = np.uint64(0), np.uint64(1), np.uint64(2**64 - 1)
 
@@ -55,7 +55,7 @@ class Sampler(Protocol):
 
 
 class PoissonSampler:
-    """Independent Bernoulli(rate) draws over (step, row), in time proportional to the rows drawn.
+    """Draws Bernoulli(rate) independently for each (step, row), in time proportional to the hits.
 
     The rows of all steps are numbered consecutively. The distances between drawn rows (hits) are
     independent geometric variables, so one geometric stream gives exactly the hits, across steps.
@@ -101,16 +101,16 @@ class PoissonSampler:
     def _draw_distances(self, draws: int) -> npt.NDArray[np.int64]:
         """Draws geometric variables, with values from 1.
 
-        An exponential variable E of mean 1, divided by -log(1 - rate), lies above k with
-        probability (1 - rate)^k: rounded up it is geometric. Below a rate of 1/3 NumPy uses an
-        equal formula, which takes three times as long.
+        An exponential variable E of mean 1, divided by -log(1 - rate), exceeds k with probability
+        (1 - rate)^k: rounded up it is geometric. Below a rate of 1/3 NumPy uses an equivalent
+        formula, which takes three times as long.
         """
         if self.rate >= _SEARCHED:
             return self._generator.geometric(self.rate, size=draws)
         distances = self._generator.standard_exponential(size=draws)
         distances /= -math.log1p(-self.rate)
         np.ceil(distances, out=distances)
-        # E is 0 once in 2^53 draws: a distance of 0 would have a row join a batch twice.
+        # E is 0 once in 2^53 draws: with a distance of 0, a row would join a batch twice.
         return np.clip(distances, 1, _FARTHEST, out=distances).astype(np.int64)
 
     def copy_state(self) -> dict[str, Any]:
@@ -135,12 +135,12 @@ def _plain_state(value: Any) -> Any:
 
 
 class ExactPoissonSampler:
-    """Independent Bernoulli(rate) draws over (step, row), of exactly this probability.
+    """Draws Bernoulli(rate) independently for each (step, row), with exactly this probability.
 
     A row joins a batch if a uniform real U is below the rate. Random words give U's binary digits
     one by one. A rate is a float64, so it has finitely many digits. The first digit in which U and
     the rate differ decides; if no digit differs, U is not below the rate. Each word has the next
-    digits of 64 rows. On average seven words decide 64 rows: about one byte per row. Batches do not
+    digit of 64 rows. On average seven words decide 64 rows, about one byte per row. Batches do not
     depend on how steps are grouped into blocks.
 
     Example:
@@ -183,7 +183,7 @@ class ExactPoissonSampler:
 
 
 def _binary_digits(rate: float) -> Words:
-    """Returns a rate's binary digits after the point, as words of 64 equal bits; none for 1."""
+    """Returns a rate's binary digits after the point, each repeated 64 times; none for rate 1."""
     numerator, denominator = Fraction(rate).as_integer_ratio()
     places = denominator.bit_length() - 1
     digits = [-(numerator >> place & 1) for place in reversed(range(places))]
@@ -192,9 +192,10 @@ def _binary_digits(rate: float) -> Words:
 
 @jit("i8(i8[::1], i8, i8[::1], i8[::1])")
 def split_hits(hits, rows, out, sizes):
-    """Writes each hit's row to `out`, hits per step to `sizes` (zeros); returns their number.
+    """Writes each hit's row to `out`, and hits per step to `sizes`; returns the number of hits.
 
-    Hits ascend, counted from the first step's first row; hits beyond the last step are ignored.
+    `hits` ascend, counted from the first row; those beyond the last step are ignored. `sizes` are
+    zeros.
     """
     place, first = 0, 0
     for step in range(sizes.shape[0]):
@@ -208,10 +209,10 @@ def split_hits(hits, rows, out, sizes):
 
 @jit("Tuple((i8, i8, i8))(u8[::1], i8, u8[::1], i8, i8, i8[::1])")
 def draw_batch(words, place, digits, row, rows, out):
-    """Draws rows from `row`, 64 at a time, until words from `place` on, or `out`, are used up.
+    """Draws rows from `row` on, 64 at a time, until the words from `place` on or `out` run out.
 
     Returns:
-      The next row, the next word's place, and how many rows join.
+      The next row, the position of the next word, and how many rows join.
     """
     count = 0
     while (

@@ -1,4 +1,4 @@
-"""Reads facts of a privacy statement, whoever wrote it: mechanisms, and names from closed lists."""
+"""Reads facts of a privacy statement of any author: mechanisms, and names from closed lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.plan import Mechanism
 
-# Values of `near_duplicate_check` without counts.
+# Values of `near_duplicate_check` if there are no counts.
 NOT_RUN, NOT_PUBLISHED = "not_run", "not_published"
 
 
@@ -21,7 +21,7 @@ def mechanisms_of(block: Mapping[str, Any]) -> tuple[Mechanism, ...]:
     """Reads the mechanisms of a statement or of its test result.
 
     Raises:
-      KeyError, TypeError, PrivacyError: for a missing or wrong value.
+      KeyError, TypeError, PrivacyError: if a value is missing or wrong.
     """
     keys = ("name", "sensitivity", "noise_multiplier", "sample_rate", "count")
     for item in block["mechanisms"]:

@@ -1,7 +1,7 @@
-"""The privacy statement of a cell or a release: facts from which a reviewer repeats the accounting.
+"""The privacy statement of a cell or a release: facts for repeating the privacy accounting.
 
-A statement holds numbers, hashes, names from closed lists, and texts of the study. It holds no
-sentence of dpprobe: `statement_words` writes sentences from a statement when somebody reads it.
+A statement contains numbers, hashes, names from closed lists, and texts of the study. It has no
+sentences by dpprobe: `statement_words` writes the sentences when somebody reads a statement.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ FALSE_POSITIVE_RATES = {"0.001": 0.001, "0.01": 0.01}
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """Files beside the private examples that a head used, declared public.
+    """The files, declared public, that a head used in addition to the private examples.
 
     Attributes:
       study: the name of the study that declares them.
@@ -66,30 +66,30 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """The facts that a privacy statement states.
+    """The facts in a privacy statement.
 
     Attributes:
       mode: "benchmark", or "release", whose statement names no seed.
-      seeds: one per head; for a release any sequence whose length is the number of heads.
+      seeds: one per head; for a release only the length matters.
       public_data: facts about the backbone. `public_data["trained"]` is True if the backbone was
         pretrained. `near_duplicate_check` has the counts of `find_near_duplicates`, or is
         `stated_facts.NOT_RUN` or `NOT_PUBLISHED`. `subsample` has the `fraction` and the
         `public_seed` that chose the rows of a release.
-      epsilon_all_heads: the epsilon, at an equal delta, of publishing the heads of all seeds.
+      epsilon_all_heads: the epsilon, at the plan's delta, of publishing the heads of all seeds.
       private_choices: the name of the option that the head chose from private examples, without
         noise.
       priced_normalisation: True if the head's normalisation released statistics of the rows.
-      engine_limits: the name of an engine that is not exact; None for exact releases.
+      engine_limits: the name of the engine, if its releases are not exact; else None.
       released_priors: True if the head released the frequencies of its classes.
       released_gain: True if the head released the gain of a student on public images.
       declared: the public files that the head started from or used.
       network: True if a part of the backbone was trained with the head.
-      chosen_from: the `rule` that chose `head` and options, if any, and its public facts.
-      allows: `describe_attacks` of this plan and these heads, computed before; None to compute it.
+      chosen_from: the `rule` that chose `head` and options, if any, with the public facts used.
+      allows: the result of `describe_attacks`, if already computed; None to compute it.
       copies: the number of `rows` that repeat an image of another unit, the largest number of units
         with one image (`most`), and how images were compared (`by`); None if nobody counted copies.
-      test_units: facts of the test units from which numbers are released with the head: `n`, the
-        rule of the `split`, and how both sides' images were `compared`; None without any.
+      test_units: facts about the test units, if test results are released with the head: `n`, the
+        rule of the `split`, and how images of both splits were `compared`; else None.
 
     Raises PrivacyError for an unknown mode, and for a release with a delta above 1 / n.
     """
@@ -137,7 +137,7 @@ class Statement:
 
     @property
     def repeated(self) -> Mapping[str, int | str] | None:
-        """The counts of copies, if there are copies."""
+        """The counts in `copies`; None if there are no copies."""
         return self.copies if self.copies and self.copies["rows"] else None
 
     @property
@@ -219,7 +219,7 @@ class Statement:
         ]
 
     def _list_tested(self, *, grouped: bool) -> dict[str, bool]:
-        """Names what the numbers from test units do not cover."""
+        """Maps each limitation of the test results' guarantee to whether it applies."""
         tested = self.test_units is not None
         compared = self.test_units["compared"] if self.test_units else ()
         return {
@@ -264,7 +264,7 @@ class Statement:
 
 
 def describe_attacks(plan: Plan, heads: int, together: float) -> dict[str, Any]:
-    """Bounds the best attack: on one head, on all heads, and on a patient.
+    """Bounds the best attack on a unit with one head or all heads, and on a patient.
 
     Args:
       heads: the number of heads, each a fit of `plan`.
@@ -283,7 +283,7 @@ def describe_attacks(plan: Plan, heads: int, together: float) -> dict[str, Any]:
 
 
 def _bound_attacks(plan: Plan, epsilon: float | None, *, times: int = 1, size: int = 1) -> Allowed:
-    """Bounds every attack on a unit, or on a group, that sees `times` heads of this plan."""
+    """Bounds every attack on a unit or group by somebody who sees `times` heads of this plan."""
     rates = list(FALSE_POSITIVE_RATES.values())
     if not plan.private or epsilon is None or math.isinf(epsilon):
         return allow_everything(rates)
@@ -317,7 +317,7 @@ def mechanism_values(mechanism: Mechanism, plan: Plan) -> dict[str, Any]:
 
 
 def _share_of_mechanism(mechanism: Mechanism, plan: Plan) -> float | None:
-    """Returns a mechanism's part of mu^2; None unless all mechanisms use all rows."""
+    """Returns a mechanism's share of mu^2; None unless all mechanisms use all rows."""
     if not plan.private or not exactly_priced(plan.mechanisms, plan.selection):
         return None
     costs = {item.name: item.count / item.noise_multiplier**2 for item in plan.mechanisms}

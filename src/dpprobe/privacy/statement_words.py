@@ -1,7 +1,7 @@
 """Writes the sentences of a privacy statement from its facts, when somebody reads it.
 
-Unconditional sentences are in `resources/statement.yaml`, by name. Numbers of a guarantee
-are rounded up, so that no sentence promises more than its field.
+Sentences without conditions are in `resources/statement.yaml`, by name. Numbers are rounded up, so
+that no sentence promises more than the statement.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class StatementWords:
 
     Attributes:
       unit: the words for the unit of privacy.
-      promise: the guarantee, or why there is none.
-      attacks: what the best attack can do.
-      assumption: what is assumed about the data that the backbone was trained on.
+      promise: the guarantee, or the reason why there is none.
+      attacks: limits on the best attack.
+      assumption: the assumption about the data that the backbone was trained on.
     """
 
     unit: UnitWords
@@ -98,7 +98,7 @@ def explain_statement(statement: Facts) -> StatementWords:
 
 
 def _tell_unseen(compared: Sequence[str] | None) -> str:
-    """Tells which pictures on both sides the comparison of both sides cannot have found."""
+    """Describes the pictures in both splits that a comparison of the splits cannot have found."""
     if compared:
         return " without equal bytes, such as one that was saved twice"
     return ", for which this bundle states no comparison"
@@ -111,12 +111,12 @@ def read_sentences() -> dict[str, dict[str, str]]:
 
 
 def describe_unpriced(name: str) -> str:
-    """Describes what a head chose from private examples without a mechanism."""
+    """Returns the sentence on an option that a head chose from private examples without noise."""
     return read_sentences()["not_covered"].get(name, name)
 
 
 def _find_sentence(kind: str, name: str, unit: UnitWords, values: Facts | None = None) -> str:
-    """Returns the sentence of a name; the name itself for a head of another package."""
+    """Returns the sentence of a name; for a head of another package, the name in words."""
     return unit.fill(read_sentences()[kind].get(name, name.replace("_", " ")), values)
 
 
@@ -134,7 +134,7 @@ def format_small(value: float) -> str:
 
 
 def write_promise(statement: Facts, unit: UnitWords) -> str:
-    """States the guarantee of a statement, or why there is none."""
+    """Writes the guarantee, or the reason why there is none."""
     private = statement["epsilon_target"] != "inf"
     if (unpriced := statement["unpriced"]) is not None:
         what = describe_unpriced(unpriced)
@@ -228,7 +228,7 @@ def _list_mechanisms(mechanisms: Sequence[Facts]) -> str:
 
 
 def _explain_target(statement: Facts, unit: UnitWords) -> str:
-    """Explains for which risk the noise was set; empty without a risk."""
+    """Names the risk that the noise was calibrated to; empty without a risk."""
     if (target := statement.get("risk_target")) is None:
         return ""
     mu = statement.get("mu")
@@ -240,7 +240,7 @@ def _explain_target(statement: Facts, unit: UnitWords) -> str:
 
 
 def _worth_to_a_patient(statement: Facts, unit: UnitWords) -> str:
-    """States the epsilon for a patient if the unit is one image."""
+    """Writes the epsilon for a patient if the unit is one image; else empty."""
     if (patients := statement["patients"]) is None:
         return ""
     only = f" The promise is for one {unit.item}: "
@@ -260,7 +260,7 @@ def _worth_to_a_patient(statement: Facts, unit: UnitWords) -> str:
 
 
 def _tell_copies(statement: Facts, unit: UnitWords) -> str:
-    """States the counts of copies, where a statement of a benchmark has them."""
+    """Writes the counts of copies; only statements of benchmarks have counts."""
     copies = statement.get("copies")
     if not copies or not copies["rows"]:
         return ""
@@ -279,7 +279,7 @@ def _tell_copies(statement: Facts, unit: UnitWords) -> str:
 
 
 def _clipped_without_noise(options: Facts) -> str:
-    """States the clipping of mean gradients at epsilon inf, if a method has this option."""
+    """Describes how a method clips at epsilon inf: only mean gradients, or nothing."""
     name = "max_batch_grad_norm"
     norm = (options.get("base") or options.get("chosen") or options).get(name)
     if name in (options.get("search") or {}):
@@ -323,7 +323,7 @@ def _write_attacks(statement: Facts, unit: UnitWords) -> str:
 
 
 def _write_assumption(public_data: Facts, unit: UnitWords) -> str:
-    """States the assumption on the backbone's public data, and the result of its check."""
+    """Writes the assumption on the backbone's public data, and the result of the check."""
     trained, check = bool(public_data["trained"]), public_data["near_duplicate_check"]
     assumption = unit.fill(_TRAINED) if trained else _UNTRAINED
     if of_vectors(public_data):
@@ -338,7 +338,7 @@ def _write_assumption(public_data: Facts, unit: UnitWords) -> str:
 
 
 def _write_check(check: Any, unit: UnitWords) -> str:
-    """Describes the result of a near-duplicate check, or says that there is none."""
+    """Describes the result of the near-duplicate check, or its absence."""
     if not isinstance(check, Mapping):
         return _find_sentence("near_duplicates", check, unit)
     counts = [f"{check[s]['near']} of {check[s]['rows']} {s} rows" for s in ("train", "test")]

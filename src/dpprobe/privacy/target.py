@@ -19,11 +19,11 @@ class Target:
     Attributes:
       n: the number of training units, public.
       unit: the unit of privacy, a key of `Plan.UNITS`.
-      epsilon: infinite without privacy; or the permitted risk that determines epsilon.
+      epsilon: the epsilon (infinite without privacy), or the permitted risk that determines it.
       accountant: the accountant that the study names.
       patients: given if the dataset names patients and the unit of privacy is one image.
-      above: True permits a delta above 1 / n, which no release may have. `above` is False if an
-        option of the study could permit a larger delta, else None.
+      above: True to permit a delta above 1 / n, as no release does. If not permitted, False if an
+        option of the study could permit it, else None.
 
     Raises PrivacyError for a delta above 1 / n that is not permitted.
 
@@ -87,7 +87,7 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The target of a dataset's plans before the number of units is known; see `Target`."""
+    """A target without the number of units, which is not known yet; see `Target`."""
 
     unit: str = "image"
     epsilon: float | Risk
@@ -97,7 +97,7 @@ class Terms:
 
     @classmethod
     def of_params(cls, epsilon: str, privacy: Mapping[str, Any]) -> Self:
-        """Returns the terms that a rule's param `privacy` has, at a study's text of an epsilon."""
+        """Reads the terms from a rule's param `privacy`, and an epsilon as a study writes it."""
         return cls(
             unit=privacy["unit"],
             epsilon=read_budget(epsilon),
@@ -107,5 +107,5 @@ class Terms:
         )
 
     def make_target(self, n: int, *, above: bool = True) -> Target:
-        """Returns the target for n units; a job's delta was checked by calibration (`above`)."""
+        """Returns the target for n units; by default any delta, as calibration has checked it."""
         return Target(n=n, above=above, **vars(self))

@@ -1,13 +1,12 @@
-"""Bounds the best attack on a plan's releases: how often the attack is right, and about whom.
+"""Bounds the accuracy of the best membership inference attack on a plan's releases.
 
 An attacker who knows everything except one unit's rows looks at what was released, and decides
 whether the unit is in the training set. The attack has a false positive rate alpha on units outside
-the training set, and a true positive rate beta on units in it. No data is read: beta's largest
-value follows from the plan alone (Wasserman and Zhou 2010; Dong, Roth and Su 2022).
+the training set, and a true positive rate beta on units in it. The largest possible beta follows
+from the plan, without data (Wasserman and Zhou 2010; Dong, Roth and Su 2022).
 
-**Gaussians on all rows.** A composition without sampling is dominated by, and attains, one release
-of N(mu, 1) against N(0, 1). By Neyman and Pearson the best test of N(mu, 1) against N(0, 1) is a
-threshold, so
+**Gaussians on all rows.** Distinguishing neighbours by a composition without sampling is exactly as
+hard as testing N(mu, 1) against N(0, 1). By Neyman and Pearson the best test is a threshold, so
 
     beta = Phi(Phi^-1(alpha) + mu).
 
@@ -59,18 +58,18 @@ _POINTS, _NEGLIGIBLE, _LARGEST_EPSILON = 4000, 1e-9, 600.0
 # Coarseness adds at most 0.002 to balanced accuracy, at 31,250 steps, batch 32 of 50,000, epsilon
 # 8.
 _COARSER = 4
-# Answers are rounded up to _DECIMALS decimals, after adding their computation's round-off.
+# Results are rounded up to _DECIMALS decimals, after adding a bound on round-off.
 _DECIMALS, _ROUND_OFF = 6, 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Allowed:
-    """Bounds that a plan sets to every test of "is this unit in?".
+    """Bounds on every attack that tests whether a unit is in the training set.
 
     Attributes:
-      balanced_accuracy: how often a test is right if in and out are equally likely beforehand.
+      balanced_accuracy: the probability that the attack is right if in and out are equally likely.
       true_positives: the largest true positive rates, at the requested false positive rates.
-      exact: True if some test of all noisy releases attains these bounds, apart from rounding up.
+      exact: True if some attack on all noisy releases attains these bounds, apart from rounding up.
     """
 
     balanced_accuracy: float
@@ -79,13 +78,13 @@ class Allowed:
 
     @property
     def advantage(self) -> float:
-        """The most by which a test's true positive rate exceeds its false positive rate."""
-        # the accuracy has six decimals, which the difference's round-off would hide
+        """The largest difference between true positive rate and false positive rate."""
+        # rounded, because the accuracy has six decimals
         return round(2 * self.balanced_accuracy - 1, _DECIMALS)
 
 
 def allow_everything(false_positive_rates: Sequence[float]) -> Allowed:
-    """Returns the bounds without a guarantee: a test may be right about every unit."""
+    """Returns the bounds without a guarantee: an attack may be right about every unit."""
     return Allowed(
         balanced_accuracy=1.0, true_positives=tuple(1.0 for _ in false_positive_rates), exact=False
     )
@@ -100,7 +99,7 @@ def bound_attacks(
     epsilon: float,
     size: int = 1,
 ) -> Allowed:
-    """Bounds every test of "is this unit in?" at false-positive rates from 0 to 1.
+    """Bounds every membership inference attack, at false-positive rates from 0 to 1.
 
     Args:
       mechanisms: mechanisms with absolute noise multipliers.

@@ -11,7 +11,7 @@ from dpprobe.privacy.stated_facts import of_vectors
 
 @dataclass(frozen=True, kw_only=True)
 class UnitWords:
-    """Words for sentences about one kind of unit.
+    """Words to fill into sentences about one kind of unit.
 
     Attributes:
       one, many: the unit, such as "patient" and "patients".
@@ -19,7 +19,7 @@ class UnitWords:
       whole_short: the unit with all its rows, without "training".
       item, items: the object that a head classifies: "image" or "row".
       picture: the content of an item, such as "picture".
-      person: who may be several units.
+      person: the word for somebody whose data may be several units.
       who: the relative pronoun of the unit: "who" for patients, else "that".
     """
 
@@ -39,7 +39,7 @@ class UnitWords:
 
 
 def unit_words(unit: str, *, vectors: bool = False) -> UnitWords:
-    """Returns the words for a unit of `Plan.UNITS`.
+    """Returns the words for one of the units in `Plan.UNITS`.
 
     `vectors` is True if the features are vectors that a model outside dpprobe computed: their units
     are rows, or patients with rows.

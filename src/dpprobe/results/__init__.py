@@ -1,1 +1,1 @@
-"""A cell's record, metrics, summaries and the best private result, without importing torch."""
+"""Records, metrics and summaries of cells, and best private results; does not import torch."""

@@ -1,13 +1,13 @@
 """The privacy cost of selecting the best private cell of a dataset and epsilon by test results.
 
 **Claim.** A cell's privacy statement covers one head of that cell. The best of the M private cells
-of a dataset and epsilon is selected by the test results of all their seeds. So the best cell's name
-and heads are functions of the test examples and of the heads of all M cells. For the training
-examples, selection is therefore post-processing of the heads of all M cells. Publishing the best
-cell costs at most the composition of all mechanisms of the M cells, each mechanism once per seed.
-The composition's epsilon is exact for publishing all heads, if no mechanism samples or is repeated.
-For publishing only the best cell, the composition's epsilon is an upper bound. Test examples are
-not covered, because test results without noise decide the selection.
+of a dataset and epsilon is selected by the test results of all seeds of the M cells. So the best
+cell's name and heads are functions of the test examples and of the heads of all M cells. For the
+training examples, selection is therefore post-processing of the heads of all M cells. Publishing
+the best cell costs at most the composition of all mechanisms of the M cells, each mechanism once
+per seed. If no mechanism samples or is repeated, the composition's epsilon is exact for publishing
+all heads. It is an upper bound for publishing only the best cell. Test examples are not covered,
+because test results without noise decide the selection.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from dpprobe.results.cell_record import read_statement
 
 
 def choice_price(statements: Iterable[Path]) -> float | None:
-    """Bounds the epsilon of publishing the best of the private cells of one dataset and epsilon.
+    """Bounds the epsilon of publishing the best private cell of one dataset and epsilon.
 
-    The bound is at the largest of the cells' deltas; None for fewer than two cells. Raises
-    DataError if a file is not the privacy statement of a private cell.
+    The bound holds at the largest of the cells' deltas. Returns None for fewer than two cells.
+    Raises DataError if a file is not the privacy statement of a private cell.
     """
     fits, deltas = [], []
     for path in statements:
@@ -47,7 +47,7 @@ def choice_price(statements: Iterable[Path]) -> float | None:
 
 
 def fits_of_statement(statement: Mapping[str, Any]) -> Fits:
-    """Returns the fits of a private cell's statement; raises KeyError or TypeError if wrong."""
+    """Reads the fits from a private cell's statement; raises KeyError or TypeError if malformed."""
     selection = statement["selection"]
     return Fits(
         mechanisms=mechanisms_of(statement),

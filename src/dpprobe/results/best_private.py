@@ -18,13 +18,13 @@ from dpprobe.results.summary import Choice, Entry, Grid
 class Best:
     """The best private result of a dataset at one budget, selected by its test result.
 
-    The head's epsilon does not cover the selection; `choice` has an epsilon for the selection. The
-    mean of the best of several heads tends to be too high (selection bias).
+    The head's epsilon does not cover the selection; `choice` has the epsilon that does. The mean of
+    the best head tends to be too high (selection bias).
     """
 
     dataset: str
     epsilon: str  # the budget's token
-    at: float  # the epsilon that names the result's row in tables
+    at: float  # the epsilon of the result's row in tables
     measure: Measure
     backbone: str
     method: str
@@ -36,12 +36,12 @@ class Best:
 
     @property
     def budget(self) -> str:
-        """The head's epsilon in words, with the permitted risk if a risk determines the epsilon."""
+        """The head's epsilon in words, with the permitted risk that determines it, if any."""
         return budget_words(self.head_epsilon)
 
     @property
     def head_epsilon(self) -> float:
-        """The head's own epsilon; heads with one permitted risk may differ in epsilon."""
+        """The head's own epsilon, which may differ between heads with the same permitted risk."""
         return self.at if self.entry.epsilon is None else self.entry.epsilon
 
     @property
@@ -59,14 +59,14 @@ _AnyResult = TypeVar("_AnyResult", Entry, CellResult)
 
 
 def best_result(results: Iterable[_AnyResult]) -> _AnyResult | None:
-    """Returns the result with the highest mean; of equally good results, the first."""
+    """Returns the result with the highest mean, the first of equal results."""
     return max(results, key=lambda result: result.mean, default=None)
 
 
 def best_of_each(
     results: Iterable[_AnyResult], key: Callable[[_AnyResult], _Key]
 ) -> dict[_Key, _AnyResult]:
-    """Maps each key to its best result, or to the first of equal results; keys keep their order."""
+    """Maps each key to its best result (the first of equal results), in order of appearance."""
     best: dict[_Key, _AnyResult] = {}
     for result in results:
         of = key(result)
@@ -84,7 +84,7 @@ def best_private(grid: Grid, zero_shot: Mapping[tuple[str, str], tuple[str, floa
     """Returns the best private result of each dataset and finite epsilon, in the grid's order.
 
     Args:
-      zero_shot: metric and percent of each (dataset, backbone).
+      zero_shot: maps (dataset, backbone) to metric and percent.
     """
     private = [
         (row, column, entry)
@@ -134,7 +134,7 @@ def _best_zero_shot(
 
 
 def list_best_columns(bests: Iterable[Best], dataset: str) -> list[tuple[str, str]]:
-    """Lists each (backbone, method) that is a dataset's best at some epsilon."""
+    """Lists each (backbone, method) that has the best result of a dataset at some epsilon."""
     columns = [(best.backbone, best.method) for best in bests if best.dataset == dataset]
     return list(dict.fromkeys(columns))
 

@@ -1,4 +1,4 @@
-"""Percentile bootstraps of test metrics: resamples rows, or units with all their rows.
+"""Percentile bootstraps of test metrics, which resample rows, or units with all their rows.
 
 A unit's rows, such as the images of a patient, resemble each other and are drawn together.
 Each of a unit's m rows has weight 1 / m, so that each drawn unit counts once.
@@ -23,10 +23,10 @@ def _percentile_ends(values: np.ndarray) -> tuple[float, float]:
 
 
 class Drawable(Protocol):
-    """A metric that can be computed for resampled units; its value is NaN if it is undefined."""
+    """A metric that can be computed on resampled units."""
 
     def draw_metric(self, counts: np.ndarray) -> np.ndarray:
-        """Returns each resample's metric; `counts` [units, resamples] counts draws of units."""
+        """Computes the metric per resample, NaN if undefined; `counts` is [units, resamples]."""
         ...
 
 
@@ -35,7 +35,7 @@ def bootstrap_intervals(
 ) -> dict[str, tuple[float, float]]:
     """Computes percentile intervals over resamples of the original size.
 
-    All metrics share the resamples, which are made in blocks as counts of drawn units.
+    All metrics share the resamples. A resample counts how often each unit was drawn.
     """
     generator = np.random.Generator(np.random.Philox(seed))
     drawn: dict[str, list[np.ndarray]] = {name: [] for name in drawable}
@@ -52,7 +52,7 @@ def bootstrap_intervals(
 
 
 class Share:
-    """The share of right predictions: the mean over units of each unit's share."""
+    """The share of right predictions per unit, averaged over units."""
 
     def __init__(self, right: np.ndarray, units: np.ndarray, weights: np.ndarray) -> None:
         shares = right.mean(axis=1) if right.ndim == 2 else right
@@ -89,19 +89,19 @@ class Areas:
 
 
 def _mean_defined(areas: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
-    """Returns the mean [resamples] over the labels or classes whose values are not NaN."""
+    """Returns the mean over labels or classes, ignoring NaN: [resamples]."""
     total = np.sum([np.nan_to_num(area) for area in areas], axis=0)
     count = np.sum([np.isfinite(area) for area in areas], axis=0)
     return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)
 
 
 class Runs:
-    """Test examples in the order of one label's scores, in runs of neighbours, to compute the AUC.
+    """Computes one label's AUC for many resamples, from test examples sorted by score.
 
-    Neighbours that all have the label form one run. An AUC needs only the number of rows in each
-    run, and the number of rows without the label that score below the run. A run ends where a row
-    without the label has an equal score, because a tie counts half. Each row counts with its
-    weight, times how often its unit was drawn.
+    Neighbouring rows that all have the label form one run. An AUC needs only the number of rows per
+    run, and the number of rows without the label that score below the run. A run also ends at a tie
+    with a row without the label, because a tie counts half. Each row counts with its weight, times
+    how often its unit was drawn.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Runs:
         shape = count, int(units.max()) + 1
         unit, weight = units[order], weights[order]
         self._gained = _sparse_matrix(run[present] - 1, unit[present], weight[present], shape)
-        # A row without the label is between two runs, and its score is below the second run.
+        # A row without the label is between two runs; its score is below the second run's scores.
         between = ~present & (run < count)
         self._below = _sparse_matrix(run[between], unit[between], weight[between], shape)
         tied = between & mixed

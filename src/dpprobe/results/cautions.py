@@ -1,6 +1,6 @@
 """Warnings about classes that are never predicted, and about weak non-private baselines.
 
-A non-private baseline is weak if another head without noise has a clearly better result.
+A non-private baseline is weak if another head trained without noise is clearly better.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dpprobe.results.summary import Entry, Grid
 
 CLASSES_NAMED = 5
 WEAK_BASELINE = 1.0  # percentage points
-SENTENCES = 12  # most clauses per dataset; further clauses are only counted
+SENTENCES = 12  # the largest number of clauses per dataset; further clauses are only counted
 
 
 def never_predicted(entry: Entry) -> str:
@@ -34,7 +34,7 @@ def never_predicted(entry: Entry) -> str:
 def never_predicted_lines(
     grid: Grid, dataset: str, columns: Iterable[tuple[str, str]], *, balanced: bool
 ) -> list[str]:
-    """Writes a clause per (backbone, method) and set of classes that are never predicted.
+    """Writes one clause per (backbone, method) and set of classes that are never predicted.
 
     `balanced` selects heads that balance class frequencies, or all other heads.
     """
@@ -67,7 +67,7 @@ def never_remedy(*, balanced: bool) -> str:
 
 
 def weak_baseline_lines(grid: Grid, dataset: str) -> list[str]:
-    """Names backbones whose non-private baseline is below another head trained without noise."""
+    """Lists backbones whose non-private baseline is below another head trained without noise."""
     lines = []
     for backbone in dict.fromkeys(name for name, _ in grid.columns):
         at_inf = {

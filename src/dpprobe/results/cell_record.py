@@ -1,7 +1,7 @@
 """The record of a cell: the names of its metrics, and `metrics.json` as a typed object.
 
-All code that writes or reads a cell uses this module's names and formats. Each start of Snakemake
-imports this module, so this module imports no slow package.
+All code that writes or reads a cell uses this module's names and formats. Snakemake imports this
+module whenever it starts, so this module imports no slow package.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ CELL_FORMAT_VERSION: Final = 4
 
 DAMAGED_REMEDY = "delete it and run the cell again; `dpprobe doctor --fix` deletes what is damaged"
 
-REAL_ACCURACY: Final = "real_accuracy"  # against accepted labels (ReaL)
+REAL_ACCURACY: Final = "real_accuracy"  # accuracy by the accepted labels of ReaL
 # The names of the metrics that represent cells in tables and figures.
 HEADLINES = {"accuracy": "accuracy", "auc": "AUC", "macro_accuracy": "macro accuracy"}
-CEILING_HEAD = "nonprivate"  # the head whose result is the non-private ceiling of a backbone
+CEILING_HEAD = "nonprivate"  # the head whose result is a backbone's non-private baseline
 
 
 class _StrictPart(RecordPart):
@@ -41,7 +41,7 @@ class _StrictPart(RecordPart):
 
 
 class CellName(_StrictPart):
-    """The four names of a cell; epsilon is its token, such as "0.5", "inf" or "advantage-0.1"."""
+    """The four names of a cell; epsilon is a token such as "0.5", "inf" or "advantage-0.1"."""
 
     dataset: str
     backbone: str
@@ -77,11 +77,11 @@ class SplitCounts(_StrictPart):
 
 
 class MetricSummary(_StrictPart):
-    """A metric over a cell's seeds, as fractions; the ends are None if there is no 95% interval.
+    """One metric over a cell's seeds, as fractions; without a 95% interval its ends are None.
 
     Attributes:
       std: standard deviation over seeds, with ddof = 1; None for one seed.
-      low, high: ends of the interval over seeds, or over test examples if seeds have equal values.
+      low, high: ends of the interval over seeds, or over test examples if all seeds are equal.
       rows_low, rows_high: ends of the interval over test examples.
       both_low, both_high: ends of the interval over seeds and test examples together.
       interval, rows_interval, both_interval: how each interval was computed.
@@ -109,21 +109,21 @@ class CellRecord(Record):
       fingerprint: hash of all inputs of the cell.
       content_hash: hash of the fingerprint and the cell's files.
       noise_multiplier: None unless the plan is private and has exactly one mechanism.
-      options: the method's options, as the study file has them.
-      units: numbers of patients in both splits; None if the dataset does not name patients.
+      options: the method's options, as written in the study file.
+      units: the numbers of training and test patients; None if the dataset does not name patients.
       unit: the unit of privacy, "image" or "patient".
       n: the number of training units of privacy.
       accountant: the accountant's name in the study; None without a guarantee.
       headline: the cell's metric in tables and figures.
-      metric_named: True if the study names the headline.
+      metric_named: True if the study sets the headline metric.
       test_counts: test rows of each class, or of each label if rows have several labels.
       constant_accuracy: the accuracy of the majority-class baseline.
-      auc_labels: labels that have both values in the test split.
-      seeds: for each seed its `index`, metrics, `halves` of the headline (`halves.py`) and classes
-        `never_predicted`; also the values that a search has `chosen`, released `class_priors`, and
+      auc_labels: the labels that some test examples have and others lack.
+      seeds: per seed, its `index`, metrics, the headline's `halves` (`halves.py`) and the classes
+        `never_predicted`; also the values `chosen` by a search, released `class_priors`, and
         whether a `student` replaced the head.
       files: SHA-256 of each other file of the cell.
-      seconds: duration of training all seeds; None if it would reveal a random number of trials.
+      seconds: the time to train all seeds; None if it would reveal a random number of trials.
     """
 
     model_config = ConfigDict(strict=True)
@@ -160,7 +160,7 @@ class CellRecord(Record):
 
     @property
     def guaranteed(self) -> bool:
-        """True for a private method at a finite epsilon whose options no unpriced search chose."""
+        """True for a private method at a finite epsilon without an unpriced search of options."""
         searched = self.head in NETWORKS and self.options.get("search") is not None
         return self.private and self.cell.promises and not searched
 
@@ -171,7 +171,7 @@ class CellRecord(Record):
 
     @property
     def balanced(self) -> bool:
-        """True if the head's options balance classes of different frequencies."""
+        """True if the head's options compensate for unequal class frequencies."""
         options = self.options.get("chosen") or self.options.get("base") or self.options
         return bool(options.get("class_priors") or options.get("class_weights"))
 
@@ -204,12 +204,12 @@ class Measure(_StrictPart):
 
     @property
     def is_partial(self) -> bool:
-        """True if the mean AUC leaves out labels whose value is equal in all test examples."""
+        """True if the mean AUC leaves out labels that all or no test examples have."""
         return self.multi_label and self.headline == "auc" and self.labels < self.num_classes
 
     @property
     def is_accuracy(self) -> bool:
-        """True for accuracy with one label per image, the only metric of public learning curves."""
+        """True for accuracy with one label per image, the only metric with learning curves."""
         return self.headline == "accuracy" and not self.multi_label
 
     @property
@@ -247,7 +247,7 @@ def read_cell(path: Path) -> CellRecord:
 
 
 def check_file(path: Path) -> Path:
-    """Returns the path of a cell's file, after comparing the file with its recorded hash, if any.
+    """Returns `path`, a cell's file, after checking its hash if the record has one.
 
     Raises DataError if the file is missing or was changed, or if the record is damaged.
     """
@@ -292,10 +292,10 @@ def parse_cell(text: bytes) -> CellRecord:
 def recorded_facts(
     record: Mapping[str, Any], *, epsilon: float, delta: float, metric: Headline | None = None
 ) -> DataFacts:
-    """Returns the public facts of the data from which `auto` chooses a cell's head.
+    """Returns the public facts from which `auto` chooses a cell's head.
 
-    `delta` is the dataset's delta, because a record at epsilon inf has none. Raises KeyError if the
-    record lacks a fact.
+    `delta` is the dataset's delta, needed because a record at epsilon inf has no delta. Raises
+    KeyError if the record lacks a fact.
     """
     return DataFacts(
         n=record["n"],
@@ -319,10 +319,10 @@ def find_disagreement(
     accountant: str | None,
     unit: str,
 ) -> Difference | None:
-    """Finds the first difference between a cell's record and the study.
+    """Describes the first difference between a cell's record and the study; None if they agree.
 
-    Paths in `options` must have the names of dataset and backbone instead of placeholders. Delta
-    and accountant are None for a cell without a guarantee.
+    In paths of `options`, placeholders must already be replaced by dataset and backbone. Delta and
+    accountant are None for a cell without a guarantee.
     """
     wanted = {
         "format_version": CELL_FORMAT_VERSION,
@@ -341,7 +341,7 @@ def find_disagreement(
 def read_measures(cells: Iterable[tuple[Path, CellRecord]]) -> dict[str, Measure]:
     """Returns the headline metric of each dataset.
 
-    Raises DataError if two cells of a dataset differ in headline metric, as after a killed run.
+    Raises DataError if a dataset's cells differ in headline metric, for example after a killed run.
     """
     first: dict[str, tuple[Path, Measure]] = {}
     for path, record in cells:

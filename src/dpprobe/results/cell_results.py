@@ -1,4 +1,4 @@
-"""The results of a study's cells, with the cells' options, and differences of results."""
+"""Results of a study's cells, with the options of each cell, and differences of results."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class CellResult:
 
     Attributes:
       values: the metric of each seed.
-      low, high: the ends of the metric's 95% interval; None if the cell has no interval.
+      low, high: ends of the metric's 95% interval; None without an interval.
       real: the accuracy against the reassessed labels of ImageNet (ReaL, Beyer et al. 2020), or
         None.
       network: True if a part of the backbone was trained.
-      unpriced: True at a finite epsilon if a search that no epsilon covers chose the options.
-      seconds: duration of training all seeds; None if it would reveal a random number of trials.
+      unpriced: True at a finite epsilon if a search not covered by epsilon chose the options.
+      seconds: the time to train all seeds; None if it would reveal a random number of trials.
     """
 
     dataset: str
@@ -67,7 +67,7 @@ class CellResult:
 
     @property
     def base_options(self) -> Mapping[str, Any]:
-        """The options of the trained head, even if a search or `auto` chose the head."""
+        """The options of the trained head, also if a search or `auto` chose them."""
         named = self.options.get("base") or self.options.get("chosen")
         trained: Mapping[str, Any] = named or self.options
         return trained
@@ -84,13 +84,13 @@ class CellResult:
 
     @property
     def epochs(self) -> float | None:
-        """Expected passes over the data; None if `visited_rows` is None."""
+        """Expected passes over the data; None for networks, or without steps."""
         visited = self.visited_rows
         return None if visited is None else visited / (len(self.values) * self.train_rows)
 
     @property
     def visited_rows(self) -> float | None:
-        """Expected rows in the gradient steps of all seeds; None for networks, or without steps."""
+        """Expected number of rows in all gradient steps; None for networks, or without steps."""
         options = method_options(self.options).trained_head
         if not isinstance(options, GradientOptions) or options.tunes_network:
             return None
@@ -99,7 +99,7 @@ class CellResult:
 
 
 def read_cell_results(paths: Iterable[Path]) -> list[CellResult]:
-    """Reads results of cells; raises DataError if a `metrics.json` is missing or no cell record."""
+    """Reads results of cells; raises DataError if a `metrics.json` is missing or invalid."""
     records = [read_cell(path) for path in paths]
     epsilons = number_budgets(records)
     return [
@@ -138,8 +138,7 @@ def _cell_result(record: CellRecord, epsilon: float) -> CellResult:
 def compare_means(base: Sequence[float], other: Sequence[float]) -> tuple[float, float | None]:
     """Computes mean(other) - mean(base), and half the width of its 95% interval (Welch's t).
 
-    The half width is None if `base` or `other` has one value, or if the values of neither vary by
-    more than rounding.
+    The half width is None if `base` or `other` has one value, or neither varies beyond rounding.
     """
     first, second = np.asarray(base, dtype=np.float64), np.asarray(other, dtype=np.float64)
     gap = float(second.mean() - first.mean())

@@ -1,4 +1,4 @@
-"""Counts of predicted classes per true class, from a cell's predictions, and their CSV.
+"""Confusion matrices from a cell's predictions, also as CSV.
 
 Each image counts once, even if patients are known and metrics count each patient once.
 """
@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from dpprobe.results.cell_record import check_file
 from dpprobe.shown_text import spreadsheet_text
 
-LARGEST = 100  # number of classes; a cell with more classes gets neither counts nor a figure
+LARGEST = 100  # classes; for more, neither counts nor a figure are made
 
 
 def count_confusion(predictions: Path, num_classes: int) -> np.ndarray:
-    """Counts images over all seeds, int64 [true class, predicted class], with one label each."""
+    """Counts images with one label, over all seeds: int64 [true class, predicted class]."""
     table = pq.read_table(check_file(predictions), columns=["label", "scores"])
     labels = table["label"].to_numpy()
     scores = _flatten_column(table["scores"]).reshape(len(labels), num_classes)
@@ -30,7 +30,7 @@ def count_confusion(predictions: Path, num_classes: int) -> np.ndarray:
 
 
 def label_confusion(predictions: Path, num_classes: int, *, threshold: float) -> np.ndarray:
-    """Counts true and false positives, false and true negatives over all seeds, int64 [label, 4].
+    """Counts TP, FP, FN and TN over all seeds, for several labels per image: int64 [label, 4].
 
     A label is predicted if its score is above the threshold.
     """

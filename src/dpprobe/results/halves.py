@@ -1,14 +1,14 @@
 """Values of a head's headline metric on halves of the test split.
 
-The test units are split into halves at random, `HALVINGS` times. All cells of a dataset have the
+The test units are split into halves at random, `HALVINGS` times. All cells of a dataset use the
 same halves, so that two cells can be compared on each half. Values on halves give the variance,
 over test examples, of the difference of two cells (`paired_difference.py`). Records store the
 values on halves, because predictions may be gigabytes.
 
-Halves must vary as much as new test sets would. An accuracy depends on the share of each class,
-which varies between test sets: so all units are shuffled together. The expectation of a macro
-accuracy or AUC does not depend on the shares of the classes. So for a macro accuracy or AUC, each
-class is split evenly, and both halves keep rare classes.
+Halves must vary as much as new test sets would. An accuracy depends on the class frequencies, which
+vary between test sets, so all units are shuffled together. The expectation of a macro accuracy or
+AUC does not depend on class frequencies. So each class is split evenly, and both halves contain
+rare classes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpprobe.results.metrics import Evaluation
 from dpprobe.results.uncertainty import make_drawable
 
 HALVINGS = 32
-_KEY = 20260101  # seed of the generator of splits for all datasets
+_KEY = 20260101  # the seed of the splits, for all datasets
 _DIGITS = 6
 
 
@@ -32,7 +32,7 @@ class Halves:
 
     Attributes:
       codes: int64 [rows], the index of each row's unit, from 0 without gaps.
-      members: which units are in each half, bool [HALVINGS, 2, units]; empty for one unit.
+      members: bool [HALVINGS, 2, units], True for the units in each half; empty for one unit.
     """
 
     codes: np.ndarray
@@ -52,7 +52,7 @@ def half_values(
     """Computes a metric on both halves of each split, [HALVINGS, 2].
 
     Args:
-      halves: the result of `split_rows` for the metric and the evaluation; None to compute it.
+      halves: the result of `split_rows` for this metric and evaluation; None to compute it.
 
     Returns:
       The metric on each half, None where the metric is undefined; empty for one test unit.
@@ -74,7 +74,7 @@ def half_values(
 
 
 def split_units(labels: np.ndarray | None, codes: np.ndarray) -> np.ndarray:
-    """Splits units in halves, bool [HALVINGS, 2, units]; empty for fewer than two units.
+    """Splits units into halves, bool [HALVINGS, 2, units]; empty for fewer than two units.
 
     Args:
       labels: int64 [n], to divide each class evenly (a unit has the class of its first row); None

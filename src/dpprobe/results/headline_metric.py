@@ -1,4 +1,4 @@
-"""A cell's headline metric: the reason for its choice, the worst class, the baseline's value."""
+"""Facts about a cell's headline metric: why it was chosen, the worst class, and the baseline."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def least_class(record: CellRecord) -> Least | None:
 
 
 def constant_headline(record: CellRecord) -> float | None:
-    """Returns the headline metric of the majority-class baseline; None if it is unknown.
+    """Returns the majority-class baseline's headline metric; None if unknown.
 
-    The baseline predicts one class, which has recall 1; all scores are equal, so the AUC is 0.5.
+    The baseline always predicts one class, with recall 1. Its scores are equal: the AUC is 0.5.
     """
     if record.headline == "accuracy":
         return record.constant_accuracy
@@ -47,9 +47,8 @@ def resting_rows(record: CellRecord) -> float:
 
     For an accuracy, the effective number is the number of units. The variance of a macro accuracy
     or an AUC is a sum over classes, with a term proportional to 1 / m for a class of m units. By
-    Satterthwaite (1946), (sum 1 / m)^2 / sum 1 / m^3 units have an equally uncertain variance, with
-    sums over the classes. For K classes of m units, the effective number is K m. For one rare class
-    of m units, the effective number is about m.
+    Satterthwaite (1946), the effective number is (sum 1 / m)^2 / sum 1 / m^3, with sums over the
+    classes: K m for K classes of m units, and about m if one class is rare, with m units.
     """
     total = record.rows.test
     units = total if record.units is None else record.units.test
@@ -66,7 +65,7 @@ def resting_rows(record: CellRecord) -> float:
 
 
 def headline_reason(record: CellRecord, metric_of: str = "the study or the catalog") -> str:
-    """Names a cell's headline metric and its reason; `metric_of` is where a study sets metrics."""
+    """Names a cell's headline metric, with the reason; `metric_of` is where a study may set it."""
     counts = record.test_counts
     title = record.measure.title
     if record.metric_named:

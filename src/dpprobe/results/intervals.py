@@ -1,4 +1,4 @@
-"""A metric's intervals: for shares of rows, means over classes, and seeds and rows together.
+"""Confidence intervals: of shares of rows, of means over classes, and over seeds and rows.
 
 **Seeds and rows.** A cell's mean over seeds differs from its expectation over new noise and new
 images by an error from the seeds and an error from the test examples. Each error has an interval
@@ -21,7 +21,7 @@ Ends = tuple[float, float]
 
 
 def wilson_interval(share: float, rows: float, confidence: float = CONFIDENCE) -> Ends:
-    """Computes Wilson's score interval of a share of `rows` independent rows."""
+    """Computes Wilson's score interval for a share of `rows` independent rows."""
     z = float(ndtri((1 + confidence) / 2))
     shrunk = 1 + z**2 / rows
     centre = (share + z**2 / (2 * rows)) / shrunk
@@ -31,7 +31,7 @@ def wilson_interval(share: float, rows: float, confidence: float = CONFIDENCE) -
 
 
 def over_classes(mean: float, correct: np.ndarray, labels: np.ndarray) -> Ends:
-    """Computes the interval of the mean recall over classes with rows, from each class's variance.
+    """Computes the interval of the mean recall over classes, from the variance of each class.
 
     The recalls of classes are independent; a recall p of m rows has the variance p (1 - p) / m.
     About two right and two wrong rows are added to each class (Agresti and Coull 1998), because the
@@ -48,7 +48,7 @@ def over_classes(mean: float, correct: np.ndarray, labels: np.ndarray) -> Ends:
 
 
 def combine_errors(mean: float, *parts: Ends) -> Ends:
-    """Returns the interval of a mean with several independent errors, from their intervals."""
+    """Combines intervals of a mean for independent errors into one interval."""
     low = math.sqrt(math.fsum((mean - low) ** 2 for low, _ in parts))
     high = math.sqrt(math.fsum((high - mean) ** 2 for _, high in parts))
     return max(0.0, mean - low), min(1.0, mean + high)

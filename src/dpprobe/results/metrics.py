@@ -3,10 +3,10 @@
 Labels are [n] integers for one class per row, or [n, K] of 0 and 1 for several labels per row. The
 `link`, which turns scores into probabilities, is "softmax" or "sigmoid" for logits, else "none".
 
-`units` (int64 [rows]) may have the index of each test example's patient. With `units` each patient
-counts once: a row of a patient with m test examples has weight 1 / m in each metric, and a
-bootstrap draws a patient's rows together. Intervals over rows would be too narrow, because rows of
-a patient resemble each other. Without `units`, all rows have equal weight.
+`units` (int64 [rows]) is the index of each test example's patient. With `units` each patient counts
+once: a row of a patient with m test examples has weight 1 / m in each metric, and a bootstrap draws
+all rows of a patient together. Otherwise intervals would be too narrow, because rows of a patient
+resemble each other. Without `units`, all rows have equal weight.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from dpprobe.results.unit_counts import row_weights
 Link = Literal["softmax", "sigmoid", "none"]
 
 CALIBRATION_BINS = 15
-# Metrics that differ by at most SAME count as equal, because rounding of float32 sums may differ
-# between seeds. One of a million test examples changes an accuracy by SAME.
+# Metrics that differ by at most SAME count as equal, because float32 rounding may differ between
+# seeds. One test example of a million changes accuracy by SAME.
 SAME = 1e-6
 TOP5_ABOVE = 10  # top-5 accuracy is computed if there are more classes
-# The message does not suggest accuracy, which would reward never predicting the missing class.
+# Does not suggest accuracy, which would reward never predicting the missing class.
 NO_AUC = (
     "no label that some test rows have and other test rows lack, so no AUC exists; enlarge the "
     "test split (test_fraction, or a test split of your own) or merge classes"
 )
 
-# Thresholds by link: a label with a higher score is predicted. A logit of 0 means probability 1/2;
-# scores that are not logits are fits to the targets 0 and 1, so their threshold is 1/2.
+# Thresholds by link: a label with a higher score is predicted. A logit of 0 means probability 1/2.
+# Scores that are not logits were fitted to targets 0 and 1, so the threshold is 1/2.
 THRESHOLDS: dict[str, float] = {"sigmoid": 0.0, "none": 0.5}
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """One head's scores on one test split, with all that its metrics need.
+    """One head's scores on one test split, and everything else that its metrics need.
 
-    With `units`, each share, mean and rank counts rows by their weights.
+    With `units`, rows are weighted in each share, mean and rank.
 
     Attributes:
       scores: [n, K].
       labels: [n] integers in 0..K-1, or [n, K] of 0 and 1 if a row may have several labels.
-      accepted: for data with one label per example, the labels that count as right for each row; a
-        row with an empty list is left out.
+      accepted: for data with one label per example, the labels that count as right for each row;
+        rows with an empty list are left out.
     """
 
     scores: np.ndarray
@@ -108,8 +108,7 @@ class Evaluation:
     def compute_fast_metrics(self) -> dict[str, float]:
         """Computes metrics that are fast enough to record during training.
 
-        Returns test_accuracy, and test_auc if a label enters an AUC, which is NaN if a score is not
-        finite.
+        Returns test_accuracy, and test_auc if an AUC is defined (NaN if a score is not finite).
         """
         right = right_predictions(self.scores, self.labels, link=self.link)
         result = {"test_accuracy": self.share(right)}
@@ -147,13 +146,13 @@ class Evaluation:
 
     @cached_property
     def ranked(self) -> dict[int, tuple[float, float]]:
-        """AUC and average precision by label, for the labels that enter a mean."""
+        """AUC and average precision by label, for the labels in `ranked_labels`."""
         labels = ranked_labels(self.labels, self.scores.shape[1])
         columns = zip(labels, self.list_columns(), strict=True)
         return {label: _ranking_metrics(*column, self.weights) for label, column in columns}
 
     def list_columns(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields scores [n] and presence [n] of each label that enters an AUC."""
+        """Yields scores [n] and booleans [n] for each label in `ranked_labels`."""
         for label in ranked_labels(self.labels, self.scores.shape[1]):
             if self.several:
                 yield self.scores[:, label], self.labels[:, label] != 0
@@ -190,8 +189,8 @@ def _expected_calibration_error(of: Evaluation) -> float | None:
     return None
 
 
-# The one list of metrics that are one fraction, in the order of summaries' columns. A function
-# returns None if the data does not allow its metric.
+# All metrics that are a single fraction, in the order of columns in summaries. A function returns
+# None if its metric is undefined for the data.
 SCALAR_METRICS: dict[str, Callable[[Evaluation], float | None]] = {
     "accuracy": lambda of: of.share(of.right),
     "top5_accuracy": _top5_accuracy,
@@ -257,7 +256,7 @@ def right_predictions(
 
 
 def ranked_labels(labels: np.ndarray, num_classes: int) -> list[int]:
-    """Lists the labels that enter an AUC: labels that some test examples have and others lack.
+    """Lists the labels with an AUC: labels that some test examples have and others lack.
 
     With one label per example, lists the second of two classes if both have rows, else nothing.
     """

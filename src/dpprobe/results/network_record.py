@@ -1,7 +1,7 @@
-"""The record of one fine-tuned network, one seed of a cell: the network's files and inputs.
+"""The record of one fine-tuned network (one seed of a cell): the network's files and inputs.
 
-A cell's privacy statement holds for the cell's networks. All code that writes or reads a network
-uses this module's names. Each start of Snakemake imports this module, so its imports are fast.
+A cell's privacy statement also covers the cell's networks. All code that writes or reads a network
+uses this module's names. Snakemake imports this module whenever it starts, so its imports are fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECORD_FILE = "result.json"
 STATE_FILE = "network.safetensors"
 SCORES_FILE = "scores.npy"
 HISTORY_FILE = "history.json"
-# result.json has the hashes of a network's other files, and is published last.
+# result.json contains the hashes of a network's other files, and is written last.
 PAYLOAD_FILES = (STATE_FILE, SCORES_FILE, HISTORY_FILE)
 NETWORK_FILES = (RECORD_FILE, *PAYLOAD_FILES)
 
@@ -34,7 +34,7 @@ class NetworkRecord(Record):
     Attributes:
       fingerprint: hash of all inputs that determine the contents of the network's cell.
       device: the kind of device that drew the noise in training; part of the fingerprint.
-      options: the method's options, as the study file has them.
+      options: the method's options, as written in the study file.
       chosen: the values that a search chose; empty without a search.
       steps: the number of noisy steps taken.
       files: SHA-256 of each other file of the network.
@@ -55,7 +55,7 @@ class NetworkRecord(Record):
 
 
 def network_folder(networks: Path | str, cell: Sequence[str], index: int) -> Path:
-    """Returns the folder of a seed's network, for a cell's dataset, backbone, method, epsilon."""
+    """Returns the folder of a seed's network; `cell` is (dataset, backbone, method, epsilon)."""
     dataset, backbone, method, epsilon = cell
     return Path(networks, dataset, backbone, method, f"eps-{epsilon}", f"seed-{index}")
 

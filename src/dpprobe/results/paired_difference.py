@@ -1,14 +1,14 @@
-"""The difference between two cells' results on equal test examples, with its interval.
+"""The difference between two cells' results on the same test examples, with its interval.
 
-Hard images are hard for both cells, so the cells' difference is more precise than their intervals
+Hard images are hard for both cells, so the difference is more precise than the two cells' intervals
 suggest. The variance of the difference over test examples is estimated from random halves of the
-test split (balanced half-samples: McCarthy 1969; see `halves.py`). The cells' difference on one
-half minus their difference on the other half has four times the variance of their difference on all
-rows. The estimate is therefore a quarter of the mean square of this value over the splits.
+test split (balanced half-samples: McCarthy 1969; see `halves.py`). The difference on one half minus
+the difference on the other half has four times the variance of the difference on all rows. So the
+estimate is a quarter of the mean square of this value over the splits.
 
-The variances of both cells over seeds are added, because their heads have independent noise. With
-one seed the variance over seeds is unknown, and the comparison says so. Halves give no estimate for
-few test examples, or if the two cells are equal on each half. Without an estimate, the cells'
+The variances of both cells over seeds are added, because the noise of their heads is independent.
+With one seed the variance over seeds is unknown, which `Comparison.one_seed` records. Halves give
+no estimate if there are few test examples, or if both cells are equal on each half. Then the cells'
 intervals over seeds and rows are combined as if independent, which is conservative.
 """
 
@@ -23,8 +23,8 @@ from scipy.special import stdtrit
 from dpprobe.results.bootstrap import CONFIDENCE
 from dpprobe.results.summary import Entry
 
-# With fewer effective test examples (`resting_rows`), halves differ too little. In simulations with
-# 10 rows, only 90% of the 95% intervals contained the truth.
+# With fewer effective test examples (`resting_rows`), halves underestimate the variance. In
+# simulations with 10 rows, only 90% of the 95% intervals contained the truth.
 FEWEST_ROWS = 20
 PAIRED = "paired over test rows"
 INDEPENDENT = "as if tested on other rows"
@@ -35,7 +35,7 @@ class Comparison:
     """One cell's mean minus another's, in percentage points, and the ends of its interval.
 
     Attributes:
-      way: how the interval was computed, PAIRED or INDEPENDENT; None without an interval.
+      way: PAIRED or INDEPENDENT, how the interval was computed; None without an interval.
       one_seed: True if a private cell has one seed, so that the interval ignores training noise,
         which may explain the whole difference.
     """
@@ -51,10 +51,11 @@ class Comparison:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     def units_to_tell(self, units: int, *, least: float) -> int:
-        """Returns a lower bound on the test units needed to distinguish the difference from 0.
+        """Estimates how many test units would distinguish the difference from 0, at least.
 
-        The formula lets the whole interval shrink with the root of the number of units, although
-        the part over seeds does not shrink. `least` replaces a smaller difference.
+        The estimate is too low: it assumes that the whole interval shrinks with the root of the
+        number of units, but the part over seeds does not. Differences below `least` are replaced by
+        `least`.
         """
         assert self.low is not None
         assert self.high is not None
@@ -64,7 +65,7 @@ class Comparison:
 
 
 def compare_entries(first: Entry, second: Entry) -> Comparison:
-    """Compares the headline metrics of two cells of a dataset: the first mean minus the second."""
+    """Computes the first cell's mean headline metric minus the second cell's, with its interval."""
     difference = first.mean - second.mean
     one_seed = any(entry.private and entry.seeds < 2 for entry in (first, second))
     paired = _paired_half(first, second)

@@ -14,7 +14,7 @@ SEARCHES = "searches"
 
 
 class HeldOut(RecordPart):
-    """The training examples held out to score trials: share, rows, and units (or patients)."""
+    """How many training examples were held out to score trials: share, rows, and units."""
 
     share: float
     rows: int
@@ -22,14 +22,14 @@ class HeldOut(RecordPart):
 
 
 class SearchRecord(Record):
-    """A search's file, which is not private.
+    """The file of a search, which no privacy guarantee covers.
 
     Attributes:
-      fingerprint: hash of the inputs of the trials: options, plan, rows, device, versions.
-      device: the kind of device that trials trained on.
+      fingerprint: hash of the trials' inputs: options, plan, rows, device, versions.
+      device: the kind of device on which trials were trained.
       metric: the metric by which trials were scored.
       seed: the study's seed; trials and held-out units derive from it.
-      best: the trial whose option values are used to train the cell's networks.
+      best: the trial whose options are used to train the cell's networks.
     """
 
     format: Literal["dpprobe-search"] = "dpprobe-search"

@@ -1,4 +1,4 @@
-"""The paths of the files of a study's stages, for rules and exhibits."""
+"""The paths of a study's files, by stage, for Snakemake rules and exhibits."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ class StudyFiles:
     study: Study
     data: str = "<data>"  # the folder of split tables
     results: str = "<results>"
-    # The files of a cell that rules name: on a disk, a record stands for the files beside it, which
-    # makes plans of thousands of cells twice as fast. A storage provider has only what rules name.
+    # The files of a cell that rules list. On a disk, rules list only the record for all files in
+    # its folder, which makes plans of thousands of cells twice as fast. With a storage provider
+    # rules list all files, because only listed files are transferred.
     cell_files: tuple[str, ...] = CELL_FILES
     _cells: dict[tuple[str, ...], list[Cell]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def list_study_cells(self, *datasets: str) -> list[Cell]:
-        """Lists the cells of some datasets, or of all datasets; computes each list once."""
+        """Lists the cells of some datasets, by default of all; caches each list."""
         if datasets not in self._cells:
             self._cells[datasets] = self.study.list_cells(*datasets)
         return self._cells[datasets]
@@ -46,9 +47,9 @@ class StudyFiles:
         return [f"shard-{index:05d}-of-{shards:05d}.h5" for index in range(shards)]
 
     def list_shards(self, dataset: str, backbone: str, *splits: str) -> list[str]:
-        """Lists the shards that features of some splits are read from; by default train and test.
+        """Lists the shards with features of some splits; by default of train and test.
 
-        A joined backbone's features are read from the shards of its members.
+        The features of a joined backbone are in the shards of its members.
         """
         return [
             f"{self.results}/features/{dataset}/{member}/{split}/{name}"
@@ -58,7 +59,7 @@ class StudyFiles:
         ]
 
     def list_members(self, backbone: str) -> list[str]:
-        """Lists the backbones that a joined backbone names; empty for other backbones."""
+        """Lists the members of a joined backbone; empty for other backbones."""
         options = self.study.backbones.get(backbone)
         return list(options.of) if isinstance(options, joined.Options) else []
 
@@ -84,7 +85,7 @@ class StudyFiles:
         ]
 
     def list_overlap_splits(self, dataset: str) -> list[tuple[str, str]]:
-        """Lists the splits of a near-duplicate check: private splits, then public splits."""
+        """Lists the splits to check for near-duplicates: private splits, then public splits."""
         public = self.study.overlap.public if self.study.overlap else ()
         return [(name, split) for name in (dataset, *public) for split in SPLITS]
 
@@ -111,7 +112,7 @@ class StudyFiles:
         ]
 
     def list_searches(self, cells: Iterable[Cell]) -> list[str]:
-        """Lists the records of searches whose option values the networks of cells use."""
+        """Lists the records of the searches that chose options for the networks of `cells`."""
         return [
             str(search_path(f"{self.results}/{SEARCHES}", CellName(**cell._asdict())))
             for cell in cells
@@ -130,7 +131,7 @@ class StudyFiles:
         ]
 
     def list_cells(self, cells: Iterable[Cell], names: Sequence[str] = CELL_FILES) -> list[str]:
-        """Lists files of cells; leaves out files of `names` that no rule names."""
+        """Lists the files `names` of cells, without files that no rule lists."""
         names = [name for name in names if name in self.cell_files]
         return [
             f"{self.results}/cells/{cell.dataset}/{cell.backbone}/{cell.method}"

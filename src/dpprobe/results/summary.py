@@ -60,13 +60,13 @@ _COLUMNS = [
     ("epsilon_token", _TEXT),
     ("private", _FLAG),
     ("delta realised_epsilon noise_multiplier", _NUMBER),
-    # n: training units of privacy; train_units, test_units: patients, null if they are not named
+    # n: training units of privacy; train_units, test_units: patients, or null
     ("n train_rows test_rows train_units test_units dimension num_classes", _COUNT),
     ("multi_label", _FLAG),
     ("headline headline_reason", _TEXT),  # the metric in tables and figures; why it was chosen
     # effective number of test rows; headline and accuracy of the majority-class baseline
     ("resting_rows constant constant_accuracy", _NUMBER),
-    ("auc_labels seed_index", _COUNT),  # auc_labels: labels with both values in the test split
+    ("auc_labels seed_index", _COUNT),  # auc_labels: labels that only some test rows have
     (" ".join(SCALAR_METRICS), _NUMBER),
     # intervals of a cell's metric, equal in all rows of the cell
     *(
@@ -79,7 +79,7 @@ _COLUMNS = [
     # classes that a seed never predicts; a seed's headline on both halves of each split
     ("never_predicted", _TEXT),
     ("half_values", _NUMBER),
-    # number of private cells of the dataset and epsilon; epsilon of publishing the best cell
+    # number of private cells with this dataset and epsilon; epsilon of publishing the best
     ("candidates", _COUNT),
     ("choice_epsilon", _NUMBER),
     ("fingerprint content_hash", _TEXT),
@@ -106,15 +106,15 @@ def summarise_cells(
 ) -> None:
     """Writes one row per cell and seed, in the order of backbone, method, epsilon and seed.
 
-    The privacy statement of each private cell is read from the file beside its record. The column
-    `choice_epsilon` has the epsilon of publishing the best private cell of the dataset and epsilon
-    (`best_head_price`), or null for a single private cell. The column `private` is true for a
-    private method at a finite epsilon. Metrics are fractions. `metric_of` names the place where a
-    study may set the metric. Raises DataError if a file is not a cell's record, or headline metrics
-    differ within a dataset.
+    Also reads each private cell's privacy statement, a file in the record's folder. The column
+    `choice_epsilon` contains the epsilon of publishing the best private cell of the dataset and
+    epsilon (`best_head_price`), or null if there is only one private cell. The column `private` is
+    true for a private method at a finite epsilon. Metrics are fractions. `metric_of` describes
+    where a study may set the metric. Raises DataError if a file is not a cell's record, or if
+    headline metrics differ within a dataset.
     """
     cells = [(path, read_cell(path)) for path in metrics_files]
-    read_measures(cells)  # refuses a dataset with several headline metrics
+    read_measures(cells)  # raises DataError if headline metrics differ
     records = sorted(
         (record for _, record in cells),
         key=lambda record: (*record.cell.key[:3], record.cell.order),
@@ -140,8 +140,8 @@ def summarise_cells(
 def number_budgets(records: Sequence[CellRecord]) -> dict[tuple[str, str], float]:
     """Maps (dataset, budget's token) to epsilon; a permitted risk gets its cells' largest epsilon.
 
-    The epsilon of a permitted risk is rounded up to four digits. No two budgets of a dataset have
-    equal epsilons, because an epsilon names a row of the tables.
+    A permitted risk's epsilon is rounded up to four digits. Budgets of a dataset get different
+    epsilons, because tables have one row per epsilon.
     """
     epsilons: dict[tuple[str, str], float] = {}
     largest: dict[tuple[str, str], float] = {}
@@ -161,7 +161,7 @@ def number_budgets(records: Sequence[CellRecord]) -> dict[tuple[str, str], float
 
 
 def epsilon_of(record: CellRecord) -> float:
-    """Returns a cell's epsilon: its target, or the epsilon that follows from a permitted risk."""
+    """Returns a cell's epsilon: the target, or the epsilon that follows from a permitted risk."""
     budget = read_budget(record.cell.epsilon)
     if isinstance(budget, float):
         return budget
@@ -169,7 +169,7 @@ def epsilon_of(record: CellRecord) -> float:
 
 
 def read_summaries(paths: Sequence[Path]) -> pa.Table:
-    """Reads summaries written by `summarise_cells` as one table.
+    """Reads files written by `summarise_cells` into one table.
 
     Raises DataError if a file has other columns or is damaged.
     """
@@ -194,17 +194,17 @@ class Entry:
       values: the metric of each seed.
       halves: each seed's metric on both halves of each split, [seeds, splits, 2]; NaN if undefined.
       accuracy: the mean accuracy over seeds, even if another metric is the headline.
-      constant, constant_accuracy: headline and accuracy of the majority-class baseline.
-      least, least_class: mean over seeds of the metric that `least_title` names, and its class.
-      never: maps each class that some seeds never predict to the number of such seeds.
+      constant, constant_accuracy: headline metric and accuracy of the majority-class baseline.
+      least, least_class: the worst class or label, and its `least_title`, a mean over seeds.
+      never: maps each class to the number of seeds that never predict it, if any.
       test_units: the number of test examples, or of test patients.
       resting: the effective number of test units behind the variance of the headline.
       patients: True if each test patient counts once, and a bootstrap draws whole patients.
       network: True if a part of the backbone was trained.
-      balanced: True if the head's options balance classes of different frequencies.
-      unpriced: True at a finite epsilon that does not hold, because of an unpriced search.
-      epsilon: the cell's own epsilon if its budget is a permitted risk, else None. A permitted
-        risk's row in the tables has the largest epsilon of its cells.
+      balanced: True if the head's options compensate for unequal class frequencies.
+      unpriced: True at a finite epsilon that does not hold because of an unpriced search.
+      epsilon: the cell's own epsilon if its budget is a permitted risk, else None. In tables, the
+        row of a permitted risk has the largest epsilon of its cells.
     """
 
     mean: float
@@ -255,7 +255,7 @@ class Choice:
 
     Attributes:
       candidates: the number of private cells.
-      epsilon: upper bound, at the cells' delta, for publishing the best cell; None for one cell.
+      epsilon: an upper bound, at the cells' delta, for publishing the best cell; None for one cell.
     """
 
     candidates: int
@@ -273,7 +273,7 @@ class Grid:
     above: frozenset[str]  # names of datasets whose delta is above 1/n
     measures: dict[str, Measure]  # of each dataset
     choices: dict[tuple[str, float], Choice]  # of each dataset and finite epsilon
-    reasons: dict[str, str]  # sentence on each dataset's headline metric, with its reason
+    reasons: dict[str, str]  # why each dataset has its headline metric, as a sentence
 
     @property
     def risks(self) -> list[float]:
@@ -290,7 +290,7 @@ class Grid:
 
     @property
     def tested(self) -> str:
-        """Names the units of intervals over test examples: examples or patients."""
+        """The units of intervals over test examples: "test rows", "test patients", or both."""
         kinds = {entry.patients for entry in self.entries.values()}
         names = {True: "test patients", False: "test rows"}
         return " or ".join(names[kind] for kind in sorted(kinds)) or names[False]
@@ -306,7 +306,7 @@ class Grid:
 
 
 def read_grid(paths: Sequence[Path]) -> Grid:
-    """Reads the cells of summary files: datasets in the given order, epsilons ascending.
+    """Reads summary files: datasets in the given order, epsilons ascending.
 
     Raises DataError if a file is not a summary.
     """
@@ -363,7 +363,7 @@ def _make_entry(rows: Any, measure: Measure) -> Entry:
         constant=_to_percent(first.constant),
         constant_accuracy=_to_percent(first.constant_accuracy),
         least=_to_percent(first.least),
-        # pandas has NaN for null
+        # pandas reads null as NaN
         least_class=first.least_class if isinstance(first.least_class, str) else None,
         least_title=measure.least_title,
         never=Counter(
@@ -383,7 +383,7 @@ def _make_entry(rows: Any, measure: Measure) -> Entry:
 
 
 def _row_epsilon(row: Any) -> float:
-    """Returns the epsilon of a summary's row, with the permitted risk that determines it."""
+    """Returns the epsilon of a summary's row, with its permitted risk if there is one."""
     if find_risk(row.epsilon_token) is None:
         return float(row.epsilon)
     return RiskEpsilon(row.epsilon, row.epsilon_token, row.delta)

@@ -27,7 +27,7 @@ ROW_CLASSES = "Agresti-Coull over each class's test rows"
 UNIT_CLASSES = "Agresti-Coull over each class's test patients"
 # Metrics that are shares of test examples; with several labels, accuracy is a share of labels.
 PROPORTIONS = ("accuracy", "top5_accuracy", "exact_match_accuracy")
-# With fewer units, or fewer rows of the rarer of two classes, a percentile bootstrap is too narrow.
+# With fewer units, or fewer rows of the rarer of two classes, percentile bootstraps are too narrow.
 # For example, two units have only three different resamples.
 FEWEST_DRAWN = 10
 _Interval = tuple[float, float, str]
@@ -36,17 +36,18 @@ _Interval = tuple[float, float, str]
 def summarise_records(
     records: Sequence[Mapping[str, Any]], first: Evaluation, *, seed: int = 0
 ) -> dict[str, dict[str, Any]]:
-    """Computes mean, standard deviation and 95% intervals of each scalar metric, all in [0, 1].
+    """Computes mean, standard deviation and 95% intervals of each scalar metric.
 
-    The interval over seeds is Student's t for the mean, cut at 0 and 1, if the metric varies.
+    Metrics are fractions. The interval over seeds is Student's t for the mean, cut at 0 and 1;
+    there is none if all seeds have the same value.
 
     Each metric also has an interval over test examples. `PROPORTIONS` have Wilson's interval (1927)
-    at the mean over seeds, which has a width even if all rows are right. macro_accuracy has the
-    interval of `intervals.over_classes`. auc and the accuracy over labels have a percentile
-    bootstrap over the rows of the first seed, moved to the mean over seeds and cut at 0 and 1. If
-    all rows of a resample agree on a label, the resample's mean leaves out the label. Wilson's
-    interval replaces a bootstrap that reaches 0 or 1, and the bootstrap of an AUC of two classes
-    with fewer than `FEWEST_DRAWN` rows of one class.
+    at the mean over seeds, whose width is positive even if all rows are right. macro_accuracy has
+    the interval of `intervals.over_classes`. auc and the accuracy over labels have a percentile
+    bootstrap over the rows of the first seed, moved to the mean over seeds and cut at 0 and 1. A
+    resample's mean leaves out labels that all or none of its rows have. Wilson's interval replaces
+    a bootstrap that reaches 0 or 1, and the bootstrap of an AUC of two classes with fewer than
+    `FEWEST_DRAWN` rows of one class.
 
     If units have several rows, the interval is over units. A bootstrap of units draws each unit
     with all its rows, which are not independent. For fewer than `FEWEST_DRAWN` units,
@@ -86,7 +87,7 @@ def _over_tests(
     *,
     seed: int,
 ) -> dict[str, _Interval]:
-    """Computes intervals over test examples; `first` has the metrics of `evaluation`."""
+    """Computes intervals over test examples; `first` are the metrics of `evaluation`."""
     correct, units = evaluation.right, evaluation.units
     proportion, resampling, by_class = (
         (ROW_PROPORTION, ROW_BOOTSTRAP, ROW_CLASSES)
@@ -116,7 +117,7 @@ def _over_tests(
     for name in drawable:
         counted = _counted_units(name, evaluation, codes)
         drawn = counted if name == "auc" and correct.ndim == 1 else everyone
-        # one label with few rows matters little for a mean over many labels
+        # in a mean over many labels, one label with few rows matters little
         enough = drawn >= FEWEST_DRAWN or (independent and correct.ndim == 2)
         ends = resampled.get(name, (0.0, 1.0))
         if enough and _lies_inside(ends):
@@ -127,19 +128,19 @@ def _over_tests(
 
 
 def _lies_inside(ends: tuple[float, float]) -> bool:
-    """True if a bootstrap interval has a width and does not reach 0 or 1."""
+    """Returns True if a bootstrap interval has positive width and does not reach 0 or 1."""
     low, high = ends
     return SAME < low < high - SAME < 1 - 2 * SAME
 
 
 def _move_ends(ends: tuple[float, float], mean: float, first: float) -> tuple[float, float]:
-    """Moves the first seed's interval to the mean over seeds, and cuts the interval at 0 and 1."""
+    """Shifts the first seed's interval to the mean over seeds, and cuts it at 0 and 1."""
     low, high = (min(max(mean + end - first, 0.0), 1.0) for end in ends)
     return low, high
 
 
 def _counted_units(name: str, evaluation: Evaluation, units: np.ndarray) -> float:
-    """Returns the number of units that Wilson's interval of a metric may count.
+    """Returns the sample size for Wilson's interval of a metric.
 
     A recall p has a variance of at most p (1 - p) / n, where n units have the class. An AUC of p
     has a variance of at most p (1 - p) / n too, where n units have the label or n units lack the
@@ -172,9 +173,9 @@ def _stable_mean(values: np.ndarray) -> float:
 def summarise_values(
     values: np.ndarray, mean: float, over_rows: _Interval | None
 ) -> dict[str, Any]:
-    """Computes the entry of `summarise_records` from a metric's values and test interval."""
+    """Computes a metric's entry in `summarise_records` from its values and test interval."""
     count = len(values)
-    # Values that differ only by rounding have no spread.
+    # Values that differ only by rounding count as equal.
     equal = np.ptp(values) <= SAME
     std = None if count == 1 else 0.0 if equal else float(values.std(ddof=1))
     rows_low, rows_high, rows_interval = over_rows or (None, None, None)
@@ -205,7 +206,7 @@ def summarise_values(
 def make_drawable(
     name: str, evaluation: Evaluation, units: np.ndarray, weights: np.ndarray
 ) -> Drawable | None:
-    """Returns metric `name` for resampled units; None if the metric has no bootstrap.
+    """Returns metric `name` as a `Drawable`; None if the metric has no bootstrap.
 
     Args:
       units: int64 [n], the index of each row's unit, from 0 without gaps.

@@ -1,4 +1,4 @@
-"""Counts and weights of the units that test examples belong to, such as patients."""
+"""Counts and weights of units with several test examples, such as patients."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def class_counts(labels: np.ndarray, num_classes: int) -> list[int]:
 
 
 def unit_codes(names: Sequence[str] | None) -> np.ndarray | None:
-    """Returns a number for each row's unit, int64 [rows], by first appearance; None without names.
+    """Numbers units by first appearance: int64 [rows]; None without names.
 
-    Results contain these numbers instead of the names of units, and reveal no order of names.
+    Results contain these numbers instead of names. They do not reveal the names' order.
     """
     if names is None:
         return None
@@ -29,7 +29,7 @@ def count_units(codes: np.ndarray | None) -> int | None:
 
 
 def row_weights(codes: np.ndarray | None) -> np.ndarray | None:
-    """Returns each row's weight, float64 [rows]: 1 / m for a row of a unit of m rows.
+    """Returns weights, float64 [rows]: 1 / m for each row of a unit with m rows.
 
     Returns None if all rows have equal weight, because each unit has one row.
     """

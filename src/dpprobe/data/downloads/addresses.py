@@ -1,4 +1,4 @@
-"""Checks addresses of files on the web, and removes secrets from addresses and paths."""
+"""Checks web addresses of files, and removes secrets from addresses and paths."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def public_url(url: str) -> str:
 
 
 def public_addresses(value: Any) -> Any:
-    """Removes secrets from a study's options, for people who do not see the study's files.
+    """Removes secrets from a study's options, before they are shown to other people.
 
-    Absolute paths keep only their last part, because folders may name people or machines.
+    Absolute paths are reduced to their last part, because folders may name people or machines.
     """
     if isinstance(value, str):
         if re.fullmatch(r"/[^()\[\]\\*+?|^$]+", value):  # an absolute path

@@ -30,7 +30,7 @@ NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 ZIP_SUFFIX = ".zip"
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-# Files that macOS adds to archives, and that are no part of a dataset.
+# Files that macOS adds to archives, which do not belong to the dataset.
 IGNORED_FOLDER = "__MACOSX"
 IGNORED_FILE = ".DS_Store"
 COPY_BYTES = 1 << 20
@@ -49,17 +49,16 @@ def folder_name(name: str) -> str | None:
 def extract_archive(archive: Path, directory: Path, *, sha256: str | None = None) -> None:
     """Unpacks an archive into `directory`, and removes everything else from `directory`.
 
-    The archive's checksum was verified earlier, so its members are not checked for completeness.
+    Does not check that members are complete, because the archive's checksum was verified earlier.
 
     The archive is unpacked into a temporary folder, which then replaces `directory`. Errors leave
-    `directory` unchanged. A process waits while another process unpacks into `directory`. A
-    repeated call does nothing, unless the folder has lost or gained a file or a byte.
+    `directory` unchanged. Waits while another process unpacks into `directory`. Does nothing if
+    `directory` already has this archive's content, judged by numbers of files and bytes.
 
-    Raises DataError if a member lies outside the folder or cannot be unpacked; names the archive
-    and the member, and leaves no file.
+    Raises DataError, naming archive and member, for paths outside the folder and damaged members.
 
     Args:
-      archive: a zip or tar file; the suffix of a tar file may name gzip, bzip2 or xz.
+      archive: a zip file, or a tar file, which may be compressed by gzip, bzip2 or xz.
       directory: the folder to unpack into; replaced if it contains another archive's content.
       sha256: the archive's hash; computed if None.
     """
@@ -132,7 +131,7 @@ def _lock_folder(directory: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)  # before the release: waiting processes lock a new file
+        path.unlink(missing_ok=True)  # before the release, so that others lock a new file
         lock.release()
 
 
@@ -190,7 +189,7 @@ def _damaged_error(archive: Path, error: Exception) -> DataError:
 
 
 def _check_place(archive: Path, name: str) -> None:
-    """Refuses an archive member whose path lies outside the folder."""
+    """Refuses an archive member whose path is outside the folder."""
     places = (PurePosixPath(name), PureWindowsPath(name))
     outside = any(place.is_absolute() or ".." in place.parts for place in places)
     if outside or PureWindowsPath(name).drive:
@@ -225,7 +224,7 @@ def _list_members(archive: Path, packed: tarfile.TarFile) -> Iterator[tarfile.Ta
 
 
 def _check_size(archive: Path, size: int) -> None:
-    """Refuses an archive whose files, of `size` bytes, are out of proportion to its own size."""
+    """Refuses an archive whose unpacked `size` in bytes is out of proportion to its own size."""
     try:
         plain_files.require_proportion(archive, "all files together", size)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The receipt of a download folder: which files were fetched, from where, for which options."""
+"""The receipt of a download folder: which files were fetched, and from where."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def write_receipt(
 def check_receipt(directory: Path, *, params: Mapping[str, Any] | None) -> Receipt:
     """Reads `receipt.json` and checks that each file exists with its recorded size.
 
-    Raises DataError if a file is missing or of another size, or if the download's options differ
-    from `params`, the study's `DatasetOptions.download_params()`.
+    Raises DataError if a file is missing or has another size, or if the download was made with
+    other options than `params`, the study's `DatasetOptions.download_params()`.
     """
     receipt = Receipt.read(directory / RECEIPT)
     if json_values.canonical_json(receipt.params) != json_values.canonical_json(params):

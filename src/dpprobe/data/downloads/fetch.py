@@ -1,12 +1,12 @@
-"""Downloads files with resumption and retries, and verifies each file before it gets its name.
+"""Downloads files with resumption and retries; a file gets its name only once verified.
 
-Received bytes are kept beside the file as `.<name>.partial`. The next attempt, or the next run,
+Received bytes are kept in the same folder as `.<name>.partial`. The next attempt, or the next run,
 requests only the missing bytes. A file is accepted if it matches its declared checksum. A resumed
 file with a wrong checksum is fetched once more from the start, because the server's file may have
 changed between attempts. Content with a wrong checksum stays in the partial file, in case the
 checksum in the study is corrected.
 
-The partial file itself is locked, so that no lock file stays beside the data.
+The partial file itself is locked, so no lock file remains in the data folder.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ PERMANENT = {
 ATTEMPTS = 6
 WAIT = wait_exponential_jitter(max=60)
 LONGEST_REQUEST = 600.0  # the longest wait, in seconds, that a server may request by Retry-After
-MOST_UNSTATED = 10**11  # bytes taken from a server that does not state the file's size
+MOST_UNSTATED = 10**11  # the most bytes accepted if a server does not state the size
 TIMEOUT = 60.0  # seconds to wait for a connection, or for the next byte
 
 
 class Checksum(NamedTuple):
-    """A declared checksum in hex; `git` is a git blob's SHA-1, as on Hugging Face."""
+    """A declared checksum in hex; `git` is the SHA-1 of a git blob, as on Hugging Face."""
 
     kind: Literal["sha256", "md5", "git"]
     value: str
@@ -81,13 +81,12 @@ def fetch_file(
 
     An existing file with the right checksum is reused without a request.
 
-    Raises DownloadError if the download fails; names the file, the address and the remedy. Received
-    bytes are kept for the next attempt.
+    Raises DownloadError, with file, address and remedy, on failure; keeps the received bytes.
 
     Args:
       headers: the request's headers; Authorization is not sent after a redirect to another host.
       name: the file's name in the receipt; the last part of `path` if None.
-      folder: a folder that has the file; the file is checked and linked, and nothing is requested.
+      folder: a folder that already has the file, which is checked and linked without a request.
     """
     sha256, fault = "", "missing"
     if path.is_file():
@@ -164,7 +163,7 @@ class PartialFile:
 
     @property
     def kept(self) -> str:
-        """The part of an error message with the number of bytes that the next attempt reuses."""
+        """The part of an error message that states how many bytes the next attempt will reuse."""
         if self.size == 0:
             return ""
         return (
@@ -209,7 +208,7 @@ class PartialFile:
 
 
 def _verify(path: Path, checksum: Checksum) -> tuple[str, str]:
-    """Returns a file's SHA-256, and the error text for a wrong checksum (empty if correct)."""
+    """Returns a file's SHA-256, and an error text if the checksum is wrong (else empty)."""
     digest = hashlib.new("sha1" if checksum.kind == "git" else checksum.kind, usedforsecurity=False)
     if checksum.kind == "git":
         digest.update(b"blob %d\0" % path.stat().st_size)
@@ -226,7 +225,7 @@ def _verify(path: Path, checksum: Checksum) -> tuple[str, str]:
 
 
 def _link_verified(wanted: _Wanted, copy: Path) -> str:
-    """Links to a machine's copy of a file and returns its SHA-256 if the checksum is right."""
+    """Links to this machine's copy of a file; returns its SHA-256 if the checksum is right."""
     if not copy.is_file():
         raise WrongDownloadError(
             f"downloads: no file {copy}; put it there (from {public_url(wanted.url)}), or remove "
@@ -366,7 +365,7 @@ def _receive_body(response: requests.Response, wanted: _Wanted, partial: Partial
 
 
 def _read_chunks(response: requests.Response) -> Iterator[bytes]:
-    """Yields a response's body as bytes arrive, so that an interruption loses no byte."""
+    """Yields a response's body as it arrives, so that an interruption loses no received byte."""
     while True:
         try:
             chunk = response.raw.read1(CHUNK_BYTES, decode_content=False)
@@ -378,7 +377,7 @@ def _read_chunks(response: requests.Response) -> Iterator[bytes]:
 
 
 def _explain_failure(error: BaseException) -> str:
-    """Explains a failed connection without the address, which a library's text would show."""
+    """Explains a failed connection, without the address that a library's message contains."""
     while (behind := error.__cause__ or error.__context__) is not None:
         error = behind
     if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):

@@ -1,11 +1,11 @@
-"""Decodes DICOM files into pictures of 8 bits, with the contrast that a viewer shows first.
+"""Decodes DICOM files to 8-bit pictures, with the contrast that viewers show by default.
 
 Grey values are scaled by the file's rescale slope and intercept (or modality table). The file's
 first window (or value-of-interest table) maps the window's dark end to 0 and bright end to 255.
-Without a window, the image's smallest and largest value become 0 and 255. Enhanced files keep
-these fields in functional groups, which are read for their one frame. Images in MONOCHROME1,
-whose small values are bright, are inverted; padding is black. Decoding costs no privacy, because an
-image's pixels depend on this image alone.
+Without a window, the image's smallest and largest values become 0 and 255. Enhanced files have
+these fields in functional groups, which are read for their only frame. MONOCHROME1 images, whose
+small values are bright, are inverted; padding is black. Decoding costs no privacy, because each
+image is decoded independently.
 
 Only header fields that describe pixels are parsed, so names, dates and numbers of patients are
 skipped. No message repeats text from a file.
@@ -38,7 +38,7 @@ _OPTIONAL = (
     "WindowWidth", "VOILUTFunction",
 )  # fmt: skip
 _PIXELS = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
-# All other fields stay unread.
+# No other fields are read.
 READ_FIELDS = (
     *_OPTIONAL, *_PIXELS,
     "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames",
@@ -46,14 +46,14 @@ READ_FIELDS = (
     "ModalityLUTSequence", "VOILUTSequence", "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
     "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
 )  # fmt: skip
-# Sequences inside functional groups, with the fields that they have in place of the file's own
-# (DICOM PS3.3, C.7.6.16.2.9 and C.7.6.16.2.10).
+# Sequences inside functional groups, with the fields that they contain in place of the file (DICOM
+# PS3.3, C.7.6.16.2.9 and C.7.6.16.2.10).
 _FRAME_FIELDS = {
     "PixelValueTransformationSequence": ("RescaleSlope", "RescaleIntercept"),
     "FrameVOILUTSequence": ("WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence"),
 }
 _GREY = ("MONOCHROME1", "MONOCHROME2")
-# Beyond any pixel value, so that a window maps _FAR to its bright end and -_FAR to its dark end.
+# Beyond any pixel value: a window maps _FAR to its bright end and -_FAR to its dark end.
 _FAR = 1e30
 UNPACK = "rewrite the file uncompressed (gdcmconv --raw), or install python-gdcm beside dpprobe"
 
@@ -71,8 +71,7 @@ def looks_bare(data: bytes) -> bool:
 def open_dicom(data: bytes) -> Image.Image:
     """Decodes a DICOM file of one image, grey or of 8-bit colours.
 
-    Raises ImageError if the file cannot be decoded; states fault and remedy, but no text from the
-    file.
+    Raises ImageError, with the remedy but no text from the file, if the file cannot be decoded.
     """
     import numpy as np
     from PIL import Image
@@ -114,7 +113,7 @@ def _read_dicom(data: bytes) -> Dataset:
 
 
 def _check_dicom(dataset: Dataset) -> None:
-    """Refuses a file with no picture or several pictures, before pixels are decoded."""
+    """Refuses a file with no picture or several, before decoding pixels."""
     if not any(name in dataset for name in _PIXELS):
         raise ImageError(
             "DICOM: it contains no pixels; it may be cut short, or be a report or an index of "
@@ -146,7 +145,7 @@ def _read_syntax(dataset: Dataset) -> UID:
 
 
 def _widen_native_bits(dataset: Dataset) -> tuple[int, int] | None:
-    """Returns the lowest bit and the number of bits of a value; None if pydicom masks the bits.
+    """Returns the lowest bit and the number of bits of values; None if pydicom masks the bits.
 
     pydicom ignores the header's highest bit and reads values from bit 0, which alters padding.
     Uncompressed values are decoded with all bits of their type, so that padding is recognized.
@@ -245,7 +244,7 @@ def _compute_shades(
 
 
 def _take_frame_fields(dataset: Dataset) -> None:
-    """Moves an enhanced file's rescale and window from the functional groups of its one frame.
+    """Moves rescale and window fields of an enhanced file from its only frame's groups.
 
     A field is in the group that all frames share, or in the group of the frame, never in both.
     """
@@ -263,7 +262,7 @@ def _take_frame_fields(dataset: Dataset) -> None:
 
 
 def _read_padding(dataset: Dataset) -> list[Any]:
-    """Returns the first and last value of padding; empty if the file names no padding."""
+    """Returns the first and last padding value; empty if the file declares no padding."""
     for kind in ("", "Float", "DoubleFloat"):
         if (first := dataset.get(f"{kind}PixelPaddingValue")) is not None:
             return [first, dataset.get("PixelPaddingRangeLimit", first)]
@@ -314,7 +313,7 @@ def _by_table(dataset: Dataset, values: np.ndarray) -> np.ndarray:
 
     table = dataset.VOILUTSequence[0]
     entries, first, bits = table.LUTDescriptor
-    # apply_voi reads the number of entries with the bits of one table value, maybe too few bits.
+    # apply_voi reads the number of entries with the bits of table values, maybe too few.
     table.LUTDescriptor = [entries, first, 16]
     within = np.clip(np.round(values), first, first + (entries or 2**16) - 1).astype(np.int64)
     return apply_voi(within, dataset) / (2**bits - 1)

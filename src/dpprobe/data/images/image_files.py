@@ -39,19 +39,19 @@ _HELPERS = re.compile(
     r"(eh)?thumbs(_vista)?\.db|desktop\.ini|icon\r|zbthumbnail\.info|syno(photo|file)_thumb.*",
     re.IGNORECASE,
 )
-# Rows of a picture that are hashed at a time, so that no copy of all pixels is made.
+# The number of a picture's rows hashed at a time, to avoid a copy of all pixels.
 _STRIP = 256
-# Types of ISO base media files with a still picture coded by HEVC.
+# Types of ISO base media files that contain a still picture coded by HEVC.
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _SIXTEEN_BITS = 65535
 # First bytes of image formats (of EXTENSIONS) that can be recognised by content.
 _STARTS = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*")
 # Keys that dpprobe adds to `Image.info`:
-GREY_BITS = "dpprobe_grey_bits"  # the number of bits of white, if the file states the number
+GREY_BITS = "dpprobe_grey_bits"  # the number of bits of white, if stated in the file
 WHITE_IS_ZERO = "dpprobe_white_is_zero"  # True for 16-bit grey that Pillow does not invert
 _DEEP_COLOURS = "dpprobe_deep_colours"  # True if colours had 16 bits
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF files
-_ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # EXIF: its tag, and values that exchange the sides
+_ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # EXIF: the tag, and values that swap width and height
 _JPEG_SCALES = (8, 4, 2)  # libjpeg decodes at 1/8, 1/4 and 1/2 of the size
 
 
@@ -59,8 +59,8 @@ _JPEG_SCALES = (8, 4, 2)  # libjpeg decodes at 1/8, 1/4 and 1/2 of the size
 class ScaledDecoding:
     """Decodes JPEGs at the smallest scale that is at least twice the size after resizing.
 
-    Images are resized to `width` x `height` pixels, or keep their ratio of sides. Then the shorter
-    side, relative to its target, becomes the target (`longest` 0), or the longer side (1).
+    Images are resized to `width` x `height` pixels. If the aspect ratio is kept, either the side
+    that is shorter relative to its target gets the target size (`longest` 0), or the longer (1).
     """
 
     width: int
@@ -77,7 +77,7 @@ class ScaledDecoding:
         ratios = [side / target for side, target in zip(picture.size, targets, strict=True)]
         ratio = max(ratios) * self.longest + min(ratios) * (1 - self.longest)
         scale = next((each for each in _JPEG_SCALES if 2 * each <= ratio), 1)
-        # Pillow chooses the scale by the sides that are asked for, which must not be 0.
+        # Pillow chooses the scale by the requested size, which must not be 0.
         drafted = picture.draft(None, tuple(max(1, side // scale) for side in picture.size))
         picture.load()
         if drafted is None:
@@ -88,9 +88,9 @@ class ScaledDecoding:
 
 
 def is_image_file(path: Path | str) -> bool:
-    """Returns True for a file that is an image by its extension, or DICOM by its first bytes.
+    """Returns True for a file with an image's extension, or with the first bytes of DICOM.
 
-    Hospitals export DICOM files with numbers as names. An unreadable file is not an image.
+    Hospitals export DICOM files with numbers as names. Returns False for an unreadable file.
     """
     if Path(path).suffix.lower() in EXTENSIONS:
         return True
@@ -108,7 +108,7 @@ def is_helper(name: str) -> bool:
 
 
 def leads_back(folder: Path) -> bool:
-    """Returns True for a link to a folder that contains the link: following it would never end."""
+    """Returns True for a link to a folder that contains the link, which would loop forever."""
     if not folder.is_symlink():
         return False
     target = folder.resolve()
@@ -182,7 +182,7 @@ def _has_more(data: bytes, picture: Any) -> bool:
 
 
 def _read_grey_facts(picture: Any) -> dict[str, Any]:
-    """Reads what a file states about grey values of more than 8 bits, before pixels are decoded."""
+    """Reads a file's facts about grey values of more than 8 bits, before decoding pixels."""
     deep = ";16" in str(picture.tile) and not picture.mode.startswith("I")
     facts: dict[str, Any] = {GREY_BITS: None, WHITE_IS_ZERO: False, _DEEP_COLOURS: deep}
     tags = getattr(picture, "tag_v2", {})
@@ -197,7 +197,7 @@ def _read_grey_facts(picture: Any) -> dict[str, Any]:
 
 
 def count_used_bits(picture: Image.Image) -> tuple[str, int] | None:
-    """Returns "grey" or "colours", and the number of bits that the largest 16-bit value uses.
+    """Returns "grey" or "colours", and the number of bits of the largest 16-bit value.
 
     Returns None for values of 8 bits, and for a file that states the number of bits.
     """
@@ -225,7 +225,7 @@ def pixel_hash(picture: Image.Image) -> bytes:
 
 
 def hint_misspelling(path: str) -> str:
-    """Returns a hint for a missing file if its name exists in another spelling."""
+    """Returns a hint for a missing file if a file with a similarly spelled name exists."""
     if "\\" in path:
         return ": the path has backslashes, as on Windows; write / instead"
     parent, name = os.path.split(path)
@@ -250,7 +250,7 @@ def _describe_start(data: bytes) -> str:
         return "TIFF of unusual pixels; convert it to 8 or 16 bits of grey or colours"
     if looks_bare(data):
         return "perhaps DICOM without its preamble: rewrite the file with dcmconv or pydicom"
-    # no byte is quoted, because a path from a stranger may name any file of this machine
+    # bytes are not quoted, because a stranger's path may name any file of this machine
     return f"it is {name_kind(data[:32]) or 'of an unknown format'}"
 
 

@@ -1,4 +1,4 @@
-"""Finds the image files that a table's column names, also if folder or suffix are missing."""
+"""Finds image files by the names in a table's column, even without folder or suffix."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dpprobe.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePaths:
-    """A folder, a prefix and a suffix, which complete a name to a path.
+    """A folder, prefix and suffix that turn a name into a path.
 
     Attributes:
-      more: further prefixes, of folders that have the other images.
+      more: further prefixes, for folders with the other images.
     """
 
     root: Path
@@ -34,7 +34,7 @@ class ImagePaths:
 
     @property
     def pattern(self) -> str:
-        """The prefix; `*` replaces the part in which the names of several folders differ."""
+        """The prefix, with `*` in place of the part in which several folders' names differ."""
         if not self.more:
             return self.before
         names = [self.before, *self.more]
@@ -43,9 +43,9 @@ class ImagePaths:
         return f"{start}*{end}"
 
     def spread(self, names: Iterable[str]) -> ImagePaths:
-        """Adds the folders beside the prefix's folder that have the files which it lacks.
+        """Adds sibling folders of the prefix's folder that have files which it lacks.
 
-        Raises ConfigError if several of these folders have one file.
+        Raises ConfigError if several of these folders have the same file.
         """
         if not self.before:
             return self
@@ -86,9 +86,9 @@ def _common_start(texts: Sequence[str]) -> str:
 
 
 def search_images(names: Sequence[str], roots: Sequence[Path]) -> ImagePaths | None:
-    """Finds the folder, prefix and suffix that turn a name into a file's path; None without a file.
+    """Finds the folder, prefix and suffix that turn a name into a file's path; None if none do.
 
-    Tries names unchanged and with usual suffixes, in `roots` and in the first root's folders.
+    Tries names unchanged and with usual suffixes, in `roots` and in folders of the first root.
     """
     for root in roots:
         for name in names:
@@ -118,7 +118,7 @@ def names_image(value: str) -> bool:
 
 
 def _list_additions(folder: Path, name: str, *, deeper: bool) -> Iterator[tuple[str, str]]:
-    """Yields prefixes and suffixes that may complete a name to a path."""
+    """Yields prefixes and suffixes that may turn a name into a path."""
     suffixes = [""]
     if not names_image(name):
         # The most frequent suffixes come first.

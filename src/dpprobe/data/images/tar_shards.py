@@ -1,13 +1,13 @@
 """Finds and reads the images in tar files of samples, as WebDataset writes them.
 
 Members whose names agree up to the first dot of the file name are one sample: `n01/a.jpg` and
-`n01/a.cls` are the sample `n01/a`. Nothing is unpacked: the path of an image has the offset and the
+`n01/a.cls` are the sample `n01/a`. Nothing is unpacked: an image's path contains the offset and
 size of its bytes,
 
     shards/train-000.tar#offset=1536,size=48213,member=n01/a.jpg
 
-so any process reads any row without searching the tar. Python's tarfile reads the headers, because
-webdataset's readers give neither offsets nor an error for a truncated tar.
+so any process can read any row without searching the tar. Headers are read by Python's tarfile,
+because webdataset's readers neither give offsets nor fail on a truncated tar.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger("dpprobe")
 SUFFIX = ".tar"
 # Suffixes of tar files; compressed files are refused with an error, not skipped silently.
 _SUFFIXES = (SUFFIX, ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-# Names of samples' files: no dot files (macOS adds them), nothing in WebDataset's __index__/ etc.
+# Names of samples' files; excludes dot files (from macOS), and WebDataset's __index__/ etc.
 _NAME = re.compile(r"(?!__[^/]*__/)((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 _PLACE = re.compile(r"(.+?)#offset=(\d+),size=(\d+),member=(.+)", re.DOTALL)
 _BLOCK = 512
@@ -53,7 +53,7 @@ class Member(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A key's first members by lower-case extension; `twice` lists repeated extensions."""
+    """A key's members by lower-case extension; `twice` lists extensions that occur again."""
 
     key: str
     members: dict[str, Member]
@@ -110,8 +110,8 @@ def check_first(shard: Path) -> None:
 def read_samples(shard: Path, unnamed: list[Member]) -> Iterator[Sample]:
     """Yields the samples of a tar in the order of their first members; only headers are read.
 
-    Adds members whose names have no key to `unnamed`. Raises DataError, naming the shard and the
-    last intact member, if the tar is damaged, cut short or compressed.
+    Appends members whose names have no key to `unnamed`. Raises DataError, naming the shard and the
+    last intact member, if the tar is damaged, truncated or compressed.
     """
     samples: dict[str, Sample] = {}
     left_out: list[str] = []
@@ -136,7 +136,7 @@ def read_samples(shard: Path, unnamed: list[Member]) -> Iterator[Sample]:
 
 @lru_cache
 def _tell_left_out(shard: Path, files: int, first: str) -> None:
-    """Warns once about files in folders that systems add, because each check reads a tar again."""
+    """Warns of files in folders that systems add, only once although every check reads the tar."""
     logger.warning("%s: %s left out, such as %s", shard, count_noun(files, "file"), first)
 
 
@@ -152,7 +152,7 @@ def _list_members(shard: Path) -> Iterator[Member]:
     """Yields the regular files of a tar.
 
     tarfile stops silently at a damaged header after the first member, at zeros, or if the file ends
-    at a header. The bytes after the last member are checked, so that no member is missed.
+    at a header. So the bytes after the last member are checked too.
     """
     last = "its start"
     try:

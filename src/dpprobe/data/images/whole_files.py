@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FORMATS = (
     "AVIF", "BMP", "GIF", "HEIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP",
 )  # fmt: skip
-_HOLE = 64  # run of zero bytes that an encoder writes only for a flat area
+_HOLE = 64  # zero bytes in a row that encoders write only for flat areas
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # any marker except restarts
 _END_OF_IMAGE, _START_OF_SCAN, _PROGRESSIVE = 0xD9, 0xDA, 0xC2
 _HUFFMAN_TABLES, _QUANTISATION = 0xC4, 0xDB
@@ -30,7 +30,7 @@ _STRIPS = ((273, 279), (324, 325))
 _BITS, _COMPRESSION, _SAMPLES, _STRIP_ROWS, _PLANES = 258, 259, 277, 278, 284
 _TILE_WIDTH, _TILE_ROWS = 322, 323
 _TIFF_BYTES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}  # bytes by types of values
-# Codings of TIFF: with a checksum, and (LZW, JPEG, PackBits) without long runs of zeros.
+# TIFF compressions: with a checksum, and (LZW, JPEG, PackBits) without long runs of zeros.
 _DEFLATE, _NO_ZEROS, _PART = (8, 32946), (5, 7, 32773), 1 << 20
 # JPEG markers (frames, tables, comments, applications) that begin a segment with a length.
 _JPEG_SEGMENTS = frozenset({*range(0xC0, 0xD0), *range(0xDA, 0xE0), *range(0xE0, 0xF0), 0xFE})
@@ -39,8 +39,8 @@ _JPEG_SEGMENTS = frozenset({*range(0xC0, 0xD0), *range(0xDA, 0xE0), *range(0xE0,
 def open_whole(data: bytes, formats: Sequence[str] = FORMATS) -> Image.Image:
     """Opens an image, undecoded; raises ImageError if it shows signs of damage.
 
-    Other formats of Pillow are not opened: some start programs, such as Ghostscript. Damage in
-    formats without a check is detected only by Pillow's decoder.
+    Pillow's other formats are not opened, because some start programs such as Ghostscript. For
+    formats without a check here, only Pillow's decoder can detect damage.
     """
     from PIL import Image
 
@@ -95,7 +95,7 @@ def _check_jpeg(data: bytes, picture: Image.Image) -> None:
         elif marker == _START_OF_SCAN:
             tables = data[start + 4 : start + 3 + 2 * data[start + 2] : 2]
             flat = progressive or all(by_zeros.get(table & 15) for table in tables)
-            # If zeros encode a flat area, each of its blocks takes less than half a byte.
+            # If zeros encode a flat area, a block takes less than half a byte.
             _check_holes(data, size=_HOLE + flat * blocks // 2, start=start, end=end)
 
 
@@ -120,7 +120,7 @@ def _walk_jpeg(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _ends_by_zeros(tables: bytes) -> Iterator[tuple[int, bool]]:
-    """Yields the number of each AC Huffman table, and whether zeros code the end of a block."""
+    """Yields the index of each AC Huffman table, and whether zeros encode the end of a block."""
     while len(tables) > 17:
         if tables[0] >> 4:
             yield tables[0] & 15, tables[17] == 0
@@ -177,7 +177,7 @@ def is_cut_tiff(data: bytes) -> bool:
 
 
 def _count_bytes(picture: Any, place: int) -> int:
-    """Returns the least number of bytes that a TIFF's strip or tile has when it is unpacked."""
+    """Returns the least number of bytes in an unpacked strip or tile of a TIFF."""
     tags = picture.tag_v2
     samples = 1 if tags.get(_PLANES, 1) == 2 else tags.get(_SAMPLES, 1)
     if _TILE_WIDTH in tags:  # tiles at the edges are padded
@@ -191,7 +191,7 @@ def _count_bytes(picture: Any, place: int) -> int:
 
 
 def _check_deflated(packed: bytes, values: int, start: int) -> None:
-    """Raises ImageError unless a stream has its values, and its checksum if the stream ends."""
+    """Raises ImageError unless a stream has enough values and, if it ends, a valid checksum."""
     unpacker, count = zlib.decompressobj(), 0
     try:
         while not unpacker.eof and (part := unpacker.decompress(packed, _PART)):

@@ -1,1 +1,1 @@
-"""Says which rows are of one person, and keeps each person on one side of a split."""
+"""Identifies rows of the same person, and keeps each person in one split."""

@@ -1,4 +1,4 @@
-"""Finds names that differ only in case, spaces, Unicode encoding or zeros of numbers."""
+"""Finds names that differ only in case, spaces, Unicode normalisation or zeros of numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fold_name(name: str) -> str:
         name = "".join(
             each for each in name if each.isspace() or unicodedata.category(each) not in _INVISIBLE
         )
-        # The second normalisation is needed, because casefold() may undo the first normalisation.
+        # Normalises twice, because casefold() may undo the first normalisation.
         name = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
     return " ".join(name.casefold().split())
 
@@ -59,7 +59,7 @@ def find_name_fault(names: Sequence[str]) -> str | None:
 
 
 def hint_class(text: str, names: Iterable[str]) -> str:
-    """Returns a hint for a label that is a class in another spelling; empty for other labels."""
+    """Returns a hint if a label is a differently spelled class; empty for other labels."""
     near = [name for name in names if fold_name(name) == fold_name(text)]
     return f" (write {near[0]!r} in the file, or change the name in class_names)" if near else ""
 
@@ -67,7 +67,7 @@ def hint_class(text: str, names: Iterable[str]) -> str:
 def joined_labels(labels: Iterable[str], names: Iterable[str] | None = None) -> list[str]:
     """Lists labels that join several names by `;`, `|` or `,`, such as `benign;malignant`.
 
-    By default, every label is the name of a class.
+    By default, any label counts as the name of a class.
     """
     parts = {text: _split_label(text) for text in sorted(labels)}
     known = set(parts if names is None else names)
@@ -81,7 +81,7 @@ def _split_label(text: str) -> list[str]:
 
 
 def in_words(names: Iterable[str]) -> str:
-    """Joins quoted names by "and"; the quotes show spaces at the ends of names."""
+    """Joins names by "and", quoted to show spaces at their ends."""
     return " and ".join(repr(name) for name in names)
 
 

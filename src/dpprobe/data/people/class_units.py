@@ -26,7 +26,7 @@ from dpprobe.data.problems import KINDS
 from dpprobe.data.rare_classes import RARE
 from dpprobe.data.train_test_split import SplitName
 
-TEXTS_SHOWN = 3  # texts of labels that are no class
+TEXTS_SHOWN = 3  # the most texts shown of labels that are no class
 FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)  # test fractions that a message compares
 Sides = Counter[tuple[str | None, int]]  # (side, class number) -> units
 _Dataset = TypeVar("_Dataset", bound=DatasetOptions)
@@ -34,12 +34,12 @@ _Dataset = TypeVar("_Dataset", bound=DatasetOptions)
 
 @dataclass(frozen=True, kw_only=True)
 class SplitCounts:
-    """Counts of a split for planning: rows of both tables, training patients, units per class.
+    """A split's counts, for planning: rows of both tables, training patients, units per class.
 
     Attributes:
       faults: errors in the names of units and groups, one line each.
       warnings: lines about names of units that a run accepts with a warning.
-      companions: the images that are companions of others by name.
+      companions: images whose names are those of companions.
       label_fault: a line on labels that are no class; None if there are none.
     """
 
@@ -56,7 +56,7 @@ _counted: dict[tuple[object, ...], SplitCounts] = {}
 
 
 class CountedRows(UnitOptions):
-    """Options whose rows, units and classes are counted by reading the source before a run."""
+    """Options of a source whose rows, units and classes can be counted before a run."""
 
     @abstractmethod
     def read_index(self) -> RowIndex:
@@ -76,16 +76,16 @@ class CountedRows(UnitOptions):
         return self._count_split().classes
 
     def judge_units(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns what a run will refuse in names of units and groups, and warn of."""
+        """Returns a run's errors and warnings about names of units and groups."""
         counts = self._count_split()
         return counts.faults, counts.warnings
 
     def judge_labels(self) -> str | None:
-        """Returns a line on labels that are no class; None if there are none."""
+        """Returns a line about labels that are no class; None without such labels."""
         return self._count_split().label_fault
 
     def _count_split(self) -> SplitCounts:
-        """Counts rows and units of a split, and caches the counts until options or files change."""
+        """Counts rows and units of the split; caches counts until options or files change."""
         key = (type(self), self.model_dump_json(), hash_file_states(self.list_source_files()))
         if key not in _counted:
             _counted[key] = count_split(self, self.read_index())
@@ -127,7 +127,7 @@ def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
 
 
 def _describe_wrong_labels(index: RowIndex, names: Sequence[str]) -> str | None:
-    """Tells of labels that are no class: some of their texts and places, and a remedy."""
+    """Describes labels that are no class: some texts with their places, and a remedy."""
     found: list[tuple[str, str]] = []
     for split in index.rows:
         if index.wrong_labels is not None:
@@ -162,7 +162,7 @@ def _mend_labels(texts: Sequence[str], names: Sequence[str]) -> str:
 
 
 def count_companions(index: RowIndex, by_file: PatientSides) -> FoundCompanions:
-    """Finds the companions among the rows that are used."""
+    """Finds companions among the rows in use."""
     if index.names is None:
         return NO_COMPANIONS
     return look_for_companions(
@@ -187,7 +187,7 @@ def _list_faults(
 
 
 def _list_spellings(options: CountedRows, index: RowIndex, sides: PatientSides) -> Iterator[str]:
-    """Yields faults of groups in two spellings; rows that are left out do not count."""
+    """Yields an error per group that has two spellings among the rows in use."""
     used = {
         name: {
             text_of(value): None
@@ -205,7 +205,7 @@ def _list_spellings(options: CountedRows, index: RowIndex, sides: PatientSides) 
 def count_classes(
     options: _Dataset, names: Sequence[str], count: Callable[[_Dataset], Sides]
 ) -> ClassUnits:
-    """Counts the units of each class, also for larger test fractions if a class is rare in test."""
+    """Counts units per class, also for larger test fractions if a class has few test units."""
     sides = count(options)
 
     def side(of: Sides, name: str) -> dict[str, int]:
@@ -226,9 +226,9 @@ def count_classes(
 
 
 def list_pairs(labels: Iterable[int | Sequence[int] | None]) -> Iterator[tuple[int, int]]:
-    """Yields (row, class number) for each class of a row.
+    """Yields (row, class number) for each row and each of its classes.
 
-    `labels` has for each row its class number, or 0 or 1 per class; None for a missing label.
+    `labels` has one class number per row, or one 0 or 1 per class; None if missing.
     """
     for row, label in enumerate(labels):
         if isinstance(label, int):
@@ -260,7 +260,7 @@ def share_units(
     sides: Sequence[str | None],
     units: Sequence[str] | None,
 ) -> Counter[tuple[str | None, int]]:
-    """Sums weights of rows by split and class: each of a unit's m rows in a split weighs 1 / m."""
+    """Sums rows' weights by split and class; each of a unit's m rows in a split counts 1 / m."""
     whose = range(len(sides)) if units is None else units
     sizes, shares = Counter(zip(sides, whose, strict=True)), Counter[tuple[str | None, int]]()
     for row, label in pairs:

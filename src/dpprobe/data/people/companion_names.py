@@ -1,18 +1,16 @@
-"""Finds companions by names: `x_mask.png` beside `x.png`, and other variants of one picture.
+"""Finds companions by name: variants of a picture, such as `x_mask.png` next to `x.png`.
 
-A companion's name is the name of another image, its *base*, with a separator and a word. The word
-gives the kind of companion: a mask or preview, a copy, or something else. A word counts only if
-many images have a companion with it:
+A companion's name is the name of another image (its *base*) plus a separator and a word. The word
+determines the kind of companion: mask, preview, copy, or something else. A word counts only if
+enough images have a companion with this word:
 
-- Three bases are enough for a known word, such as `mask` or `flip`: three names that consist of
-  another name and such a word are no accident.
+- Three bases are enough for a known word, such as `mask` or `flip`: that is no coincidence.
 - Another word needs three bases, and a tenth of all names.
 
-Numbers alone, and words of sides and views, make no companion: `x_1`, `x_L`, `IM-0001-0002`.
+Numbers, and words for sides and views, never make a companion: `x_1`, `x_L`, `IM-0001-0002`.
 
-To leave companions out, a study lists their words. Whether an image is left out then follows from
-its own name alone (`find_left_out`), so no image moves another image into or out of the training
-rows.
+To leave companions out, a study lists their words. Then only its own name decides whether an image
+is left out (`find_left_out`), so no image affects whether another image is used for training.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from typing import Literal, NamedTuple
 Kind = Literal["mask", "copy", "other"]
 
 FEWEST_BASES = 3
-SHARE = 10  # a word that is not known needs a companion for one name in so many
+SHARE = 10  # unknown words need a companion for one in SHARE names
 
 SIZE, NUMBERED = "#x#", "(#)"  # the words of `x-150x150` and of `x (1)`
 _MASK_WORDS = """
@@ -49,10 +47,10 @@ _COPY_WORDS = """
     """
 _COPIES = frozenset(_COPY_WORDS.split()) | {NUMBERED}
 _KINDS: Mapping[str, Kind] = {**dict.fromkeys(_MASKS, "mask"), **dict.fromkeys(_COPIES, "copy")}
-# Words of folders beside the folder of the images; the words of many classes (crop) are not here.
+# Words of folders next to the images' folder; excludes words of many classes (crop).
 _FOLDERS = (_MASKS - {SIZE, "tn", "icon"}) | {"aug", "augmentation", "augmented"}
 _FILLER = frozenset({"data", "file", "files", "image", "images", "img", "imgs", "picture"})
-# Sides and views of a person, which are pictures of their own.
+# Sides and views of a person, which are separate pictures.
 _VIEW_WORDS = """
     ap back bottom cc dex dexter frontal front l lat lateral left lt mlo od os ou pa r right
     rt side sin sinister top view
@@ -67,8 +65,8 @@ _TO_BLANK = str.maketrans(dict.fromkeys(_SEPARATORS + _BLANKS, " "))
 _ONLY_MASKS = re.compile(rf"(?:(?:{'|'.join(sorted(_MASKS - {SIZE}))})s?(?![^\W\d_])[\W\d_]*)+")
 _MASK_STARTS = frozenset(word[:2] for word in _MASKS)
 _DIGITS = "0123456789"
-_CUTS = 12  # separators at the end of a name where a word may begin
-_FOLDERS_COMPARED = 10  # of the folders that have a base in common, to find the nearest
+_CUTS = 12  # the most separators, from a name's end, at which a word may begin
+_FOLDERS_COMPARED = 10  # the most folders with the same base that are compared to find the nearest
 
 
 class Pair(NamedTuple):
@@ -88,7 +86,7 @@ class Companions:
 
 
 class _Names(NamedTuple):
-    """Names in the form in which they are compared: the folder, stem and outer folders of each."""
+    """Names prepared for comparison: the folder, stem and outer folders of each."""
 
     folders: list[str]
     stems: list[str]
@@ -101,9 +99,9 @@ def kind_of(word: str) -> Kind:
 
 @lru_cache(maxsize=1 << 14)
 def read_word(text: str) -> str | None:
-    """Returns the word of a name's last part, such as `mask` of `_mask_1`; None without a word.
+    """Returns the word in the end of a name, such as `mask` in `_mask_1`; None without a word.
 
-    A known word replaces all words of the part, so that `_aug_3f2` and `_aug_9c1` have one word.
+    A known word replaces the whole part, so `_aug_3f2` and `_aug_9c1` have the same word.
     """
     if _BRACKETS.fullmatch(text):
         return NUMBERED
@@ -140,12 +138,12 @@ def find_companions(
 ) -> tuple[Companions, ...]:
     """Finds the companions among names of images, which are paths with `/`.
 
-    A base may lie in another folder: `masks/x.png` and `masks/x_mask.png` are companions of
+    A base may be in another folder: `masks/x.png` and `masks/x_mask.png` are companions of
     `images/x.png`.
 
     Args:
-      outer: the number of folders at the beginning of each path whose words say nothing about
-        companions, because they are classes or parts.
+      outer: the number of folders at the beginning of each path to ignore, because their names are
+        classes or parts.
     """
     found: dict[str, list[Pair]] = defaultdict(list)
     for word, pair in _list_pairs(_read_names(names, outer)):
@@ -183,7 +181,7 @@ def _is_extension(text: str) -> bool:
 
 
 def _list_pairs(names: _Names) -> Iterator[tuple[str, Pair]]:
-    """Yields the word, companion and base of each companion: a few microseconds per name."""
+    """Yields the word, companion and base of each companion; takes a few microseconds per name."""
     places, folders = _Places(names), _FolderPairs(names)
     masks = {
         position
@@ -207,17 +205,17 @@ class _Places:
         # stem -> the position of its first name
         self._first = dict(zip(names.stems[::-1], range(len(names.stems))[::-1], strict=True))
         self._marked = _mark_separators(names.stems)
-        self._lengths = {*map(len, self._first)}  # tells most cuts apart without a copy
+        self._lengths = {*map(len, self._first)}  # to reject most cuts without copying a text
 
     @cached_property
     def _exact(self) -> dict[tuple[str, str], int]:
-        """The first position of each folder and stem; made only if a name has a possible base."""
+        """The first position of each (folder, stem); computed only if there are possible bases."""
         keys = [*zip(self._names.folders, self._names.stems, strict=True)]
         return dict(zip(keys[::-1], range(len(keys))[::-1], strict=True))
 
     @cached_property
     def _folders(self) -> dict[str, list[str]]:
-        """The folders of each stem that several folders have."""
+        """The folders of each stem that occurs in several folders."""
         folders, several = self._names.folders, dict[str, list[str]]()
         for position, stem in enumerate(self._names.stems):
             first = self._first[stem]
@@ -226,7 +224,7 @@ class _Places:
         return several
 
     def split_stem(self, position: int) -> tuple[str, int] | None:
-        """Splits a name into a base, as long as possible, and a word; then a word and a base."""
+        """Splits a name into the longest possible base and a word, or into a word and a base."""
         marked = self._marked[position]
         cut = marked.rfind(" ")
         if cut < 0:
@@ -259,7 +257,7 @@ class _Places:
         return None
 
     def _nearest(self, stem: str, folder: str, *, anywhere: bool) -> int | None:
-        """Returns the position of a base in a folder or its outer folders, or near the folder."""
+        """Returns the position of a base in a folder, in the folders around it, or nearby."""
         if self._names.folders[first := self._first[stem]] == folder:
             return first
         here = folder
@@ -279,7 +277,7 @@ class _Places:
 
 
 def _mark_separators(stems: Sequence[str]) -> list[str]:
-    """Replaces each separator by a blank, in all names at once: a call per name takes longer."""
+    """Replaces separators by blanks, in all names with one call, which is faster."""
     marked = "\0".join(stems).translate(_TO_BLANK).split("\0")
     if len(marked) == len(stems):
         return marked
@@ -287,15 +285,15 @@ def _mark_separators(stems: Sequence[str]) -> list[str]:
 
 
 def _count_shared(folder: str, other: str) -> int:
-    """Counts the outer folders that two folders share."""
+    """Counts the leading folders that two paths share."""
     pairs = zip(folder.split("/"), other.split("/"), strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _first_pictures(names: _Names, masks: Collection[int]) -> dict[str, int]:
-    """Maps each folder with a name like `mask.png` to its only other name.
+    """Maps each folder that contains a name like `mask.png` to its only other name.
 
-    A folder with several pictures does not say which of them the mask belongs to.
+    In a folder with several pictures, the mask's picture is unknown, so the folder is left out.
     """
     masked = {names.folders[position] for position in masks}
     pictures: dict[str, list[int]] = {}
@@ -307,7 +305,7 @@ def _first_pictures(names: _Names, masks: Collection[int]) -> dict[str, int]:
 
 @lru_cache(maxsize=1 << 14)
 def read_folder(part: str) -> str | None:
-    """Returns the word of a folder's name such as `masks` or `Mask images`; None for others."""
+    """Returns the word in a folder's name such as `masks` or `Mask images`; None for others."""
     words = [_read_token(each) for each in _TOKEN.findall(part.casefold())]
     words = [each for each in words if each != "#" and each not in _FILLER]
     return words[0] if len(words) == 1 and words[0] in _FOLDERS else None
@@ -346,7 +344,7 @@ def find_named_folders(
 ) -> dict[str, list[int]]:
     """Maps words of folders, such as `masks`, to the positions of the images inside.
 
-    A folder beside folders such as `no_mask` is a class, and so is a folder beside no others.
+    A folder next to folders such as `no_mask` is a class, and so is a folder without siblings.
     `outer` is as in `find_companions`.
     """
     depths = [outer] * len(names) if isinstance(outer, int) else outer
@@ -370,7 +368,7 @@ def find_named_folders(
 
 
 class _FolderPairs:
-    """Pairs of equal names in folders: `masks/x.png` with `x.png` or with `images/x.png`."""
+    """Pairs of names that differ in the folder: `masks/x.png` with `x.png` or `images/x.png`."""
 
     def __init__(self, names: _Names) -> None:
         self._names = names
@@ -391,9 +389,9 @@ class _FolderPairs:
                 stems.setdefault(names.stems[position], position)
 
     def _list_beside(self, folder: str) -> list[dict[str, int]]:
-        """Lists the parts of `_beside` that a folder may have the pictures for.
+        """Lists the values of `_beside` whose pictures may be in a folder.
 
-        A folder between, whose name has the word, has none: classes may be mask and no_mask.
+        Pictures are not in sibling folders whose names contain the word, such as class no_mask.
         """
         if not self._beside:
             return []
@@ -414,7 +412,7 @@ class _FolderPairs:
 
 
 def _list_places(folder: str) -> Iterator[tuple[str, str, str]]:
-    """Yields each folder that contains a folder, the part below, and further parts."""
+    """Yields splits of a path into an outer folder, the part below, and further parts."""
     parts = folder.split("/") if folder else []
     for place in range(len(parts) + 1):
         between = parts[place] if place < len(parts) else ""
@@ -422,7 +420,7 @@ def _list_places(folder: str) -> Iterator[tuple[str, str, str]]:
 
 
 def find_based(names: Sequence[str], *, outer: int | Sequence[int] = 0) -> list[bool]:
-    """Returns True for each name with a base among the names, however few have the same word."""
+    """Returns True for each name with a base among the names, even if few names have its word."""
     based = {pair.companion for _, pair in _list_pairs(_read_names(names, outer))}
     return [position in based for position in range(len(names))]
 
@@ -432,9 +430,9 @@ def find_left_out(
 ) -> list[bool]:
     """Returns True for each name with one of the words, in the file's name or a folder's name.
 
-    A word has no letter beside it: `mask` is in `x_mask_1.png` and `masks/x.png`, but not in
-    `unmasked.png`. A folder's name must equal the word. Each name is checked without the others.
-    `outer` is as in `find_companions`.
+    A word has no adjacent letter: `mask` is in `x_mask_1.png` and `masks/x.png`, but not in
+    `unmasked.png`. A folder's name must equal the word. Each name is checked independently. `outer`
+    is as in `find_companions`.
     """
     wanted = list(words)
     inside = re.compile("|".join(map(_pattern_of, wanted)), re.IGNORECASE)

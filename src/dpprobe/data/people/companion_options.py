@@ -54,7 +54,7 @@ class CompanionOptions(DatasetOptions):
     def find_companions(self) -> FoundCompanions:
         """Finds the companions among the images that are used; opens no image.
 
-        Finds none if names are known only once the split tables are made.
+        Finds none if names are unknown until the split tables are made.
         """
         return NO_COMPANIONS
 
@@ -69,6 +69,6 @@ class CompanionOptions(DatasetOptions):
         return self.companions if isinstance(self.companions, tuple) else ()
 
     def leave_out(self, names: Sequence[str], *, outer: int = 0) -> list[bool]:
-        """Returns True for each image that `companions` leaves out, by its own name alone."""
+        """Returns True for each image that `companions` leaves out; only its own name decides."""
         words = self.left_out_words()
         return find_left_out(names, words, outer=outer) if words else [False] * len(names)

@@ -1,4 +1,4 @@
-"""Finds the images that are companions of others by their names, and says what it found."""
+"""Finds companions among a dataset's images by their names, and describes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("dpprobe")
 KEEP = "keep"
 _SHOWN = 5
 _YAML = frozenset({"false", "n", "no", "null", "off", "on", "true", "y", "yes"})  # not read as text
-Judgement = tuple[tuple[str, ...], tuple[str, ...]]  # what a run refuses, and what it warns of
+Judgement = tuple[tuple[str, ...], tuple[str, ...]]  # a run's errors, and its warnings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class FoundWord:
     """The companions with one word.
 
     Attributes:
-      apart: how many of them are on the other side of the split than their base.
+      apart: how many of them are in another split than their base.
       example: the names of a companion and of its base.
     """
 
@@ -47,8 +47,8 @@ class FoundCompanions:
     """The companions among the images of a dataset.
 
     Attributes:
-      folders: word -> number of images in folders of this name, and one of them. No picture has a
-        name like theirs, so only the folder shows that they are companions.
+      folders: word -> number of images in folders with this name, and an example. Only the folder
+        shows that they are companions, because no other image has a similar name.
     """
 
     images: int = 0
@@ -89,7 +89,7 @@ class FoundCompanions:
         return tuple(faults), tuple(warnings)
 
     def refuse(self, written: str | tuple[str, ...] | None) -> None:
-        """Raises ConfigError for companions that a run refuses, and logs warnings of others."""
+        """Raises ConfigError for companions that a run refuses, and logs warnings about others."""
         faults, warnings = self.judge(written)
         if faults:
             raise ConfigError(join_lines(faults))
@@ -97,7 +97,7 @@ class FoundCompanions:
             logger.warning("%s", line)
 
     def describe(self, what: str, words: Sequence[FoundWord]) -> str:
-        """Tells how many companions there are, with an example, and how many are apart."""
+        """Writes how many companions there are, with an example, and how many are apart."""
         count, apart = sum(each.count for each in words), sum(each.apart for each in words)
         listed = ", ".join(f"{each.word!r} {each.count:,}" for each in words[:_SHOWN])
         more = f" and {len(words) - _SHOWN} more words" if len(words) > _SHOWN else ""
@@ -112,7 +112,7 @@ class FoundCompanions:
     def drafted_words(self) -> list[str]:
         """Lists the words that a drafted study leaves out.
 
-        Numbers in brackets count many pictures of their own: `benign (1)` may not be a copy.
+        Numbers in brackets are not listed, because `benign (1)` may be a separate picture.
         """
         return [x.word for x in self.words if x.kind != "other" and x.word != NUMBERED]
 
@@ -121,7 +121,7 @@ NO_COMPANIONS = FoundCompanions()
 
 
 def companions_key(words: Iterable[str]) -> str:
-    """Writes the option for words; quotes those that YAML may not read as text."""
+    """Writes the option for words; quotes words that YAML would not read as text."""
     texts = (
         word if word.isalpha() and word.isascii() and word not in _YAML else json.dumps(word)
         for word in dict.fromkeys(words)
@@ -138,8 +138,8 @@ def look_for_companions(
 ) -> FoundCompanions:
     """Finds companions among the rows of a dataset.
 
-    A copy with the unit of its base is no fault: both are one unit, on one side of the split. A
-    mask is never an image of its unit.
+    A copy with the same unit as its base is no fault, because both are in the same split. A mask is
+    always a fault, because it is no image of its unit.
 
     Args:
       names: empty for a row without a name, which does not count.
@@ -179,7 +179,7 @@ def look_for_companions(
 def describe_alone(
     names: Sequence[str], left_out: Sequence[bool], *, outer: int | Sequence[int] = 0
 ) -> str:
-    """Warns of images that are left out although they are beside no base; mostly empty."""
+    """Warns of images that are left out although they have no base; mostly empty."""
     if not any(left_out):
         return ""
     based = find_based(names, outer=outer)
@@ -194,7 +194,7 @@ def describe_alone(
 
 
 def warn_of_companions(place: object, names: Sequence[str]) -> None:
-    """Warns once of companions among the images of a folder or table that are to be predicted."""
+    """Warns once of companions among a folder's or table's images to be predicted."""
     found = look_for_companions(names, ["test"] * len(names))
     if found.words:
         logger.warning(

@@ -1,4 +1,4 @@
-"""Counts of rows that repeat the content of an earlier row, by row and by unit of privacy."""
+"""Counts rows that repeat the content of an earlier row, by row and by unit of privacy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class CopyCounter:
     """
 
     def __init__(self) -> None:
-        # content -> number of copies; content without copies has no entry
+        # content -> number of copies, at least 1
         self._copies: Counter[bytes] = Counter()
         self._units: dict[bytes, set[Hashable]] = {}
         self._of_others = 0

@@ -1,4 +1,4 @@
-"""Columns of subgroups: their names, ranges of numbers, and blanks."""
+"""Columns of subgroups: names, ranges of numbers, and blanks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BLANKS = frozenset({"", "<na>", "na", "n/a", "nan", "nat", "none", "null", "unkn
 # Texts that spreadsheets write in place of a value that cannot be computed.
 SHEET_ERRORS = frozenset({"#div/0!", "#n/a", "#name?", "#null!", "#num!", "#ref!", "#value!"})
 # Spellings of 1 and 0 in columns of labels, in any case.
-ADULT = 10  # years; bins from here on have no range of infants
+ADULT = 10  # years; bins from here on have no range for infants
 OLDEST = 120  # years; a larger age is a mistake or a code
 TRUTH = {"true": 1, "false": 0}
 
@@ -67,7 +67,7 @@ class Group(Block):
         return re.search(r"(?i)(?<![a-z])age(?![a-z])", self.column.replace("_", " ")) is not None
 
     def _is_odd_age(self, text: str) -> bool:
-        """Returns True for more years than people live, and for 0 in ranges of adults."""
+        """Returns True for an age above 120, and for 0 if all bins are of adults."""
         try:
             age = float(text)
         except ValueError:
@@ -77,7 +77,7 @@ class Group(Block):
     def read_values(self, values: Any, faults: Sequence[list[tuple[str, str]]]) -> Any:
         """Returns a column's values (a list or Arrow array) unchanged, in lower case, or as ranges.
 
-        A value that should be in a range but is not a number adds a fault to its row in `faults`.
+        If there are ranges, a value that is not a number adds a fault to its row in `faults`.
         """
         if not self.bins and not self.ignore_case:
             return values
@@ -135,7 +135,7 @@ def list_groups(given: Groups) -> dict[str, Group]:
 
 
 def find_spellings(groups: Mapping[str, Iterable[str]]) -> Iterator[str]:
-    """Yields faults of groups (column -> values) in two spellings, such as `f` beside `F`."""
+    """Yields an error per group (column -> values) with two spellings, such as `f` and `F`."""
     for column, values in groups.items():
         for names in find_alike(values):
             yield f"{group_name(column)}: {in_words(names)} are separate groups"

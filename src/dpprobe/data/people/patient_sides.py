@@ -1,4 +1,4 @@
-"""Keeps all images of a patient (or other unit) in one split: all in train or all in test."""
+"""Keeps all images of a patient (or another unit) in the same split, train or test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpprobe.data.people.person_names import find_alike_people, find_equal_numbe
 from dpprobe.data.train_test_split import SplitName, SplitOptions
 
 Unit = Literal["image", "patient"]
-# For each split of a source, the table (train or test) of each row; None for a row left out.
+# For each split of a source, the table (train or test) per row; None for a row left out.
 Sides = dict[SplitName, list[SplitName | None]]
 Fault = tuple[str, str]  # kind of problem, detail
 
@@ -80,17 +80,17 @@ class UnitOptions(SplitOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RowIndex:
-    """Names and labels that decide whether a row is train or test, before any image is read.
+    """The names and labels that decide whether rows are train or test, without images.
 
     Attributes:
       rows: the number of rows of each split; only "train" if dpprobe splits the rows.
-      ids: returns the ids of the training split; called only if ids decide the sides.
+      ids: returns the ids of the training split; called only if ids decide the split.
       labels: returns a split's labels, in the form of `class_units.list_pairs`.
-      units: the unit of each row, if a column names it.
+      units: the unit of each row, if a column has units.
       groups: returns a split's values of a source column that `group_columns` names.
       names: returns a split's paths of images; None if rows have no paths.
-      wrong_labels: returns the texts of a split's labels that are no class, each with its place;
-        None if labels are numbers.
+      wrong_labels: returns a split's labels that are no class, with their places; None if labels
+        are numbers.
     """
 
     rows: Mapping[SplitName, int]
@@ -102,7 +102,7 @@ class RowIndex:
     wrong_labels: Callable[[SplitName], Sequence[tuple[str, str]]] | None = None
 
     def list_faults(self, sides: Sides, column: str | None) -> dict[SplitName, list[list[Fault]]]:
-        """Lists the problems of each row's unit, which `column` names; none without units."""
+        """Lists problems of units in `column`, per row; none without units."""
         if self.units is None or column is None:
             return {name: [[] for _ in range(count)] for name, count in self.rows.items()}
         tables: dict[SplitName, set[str]] = {"train": set(), "test": set()}
@@ -127,7 +127,7 @@ def assign_sides(options: UnitOptions, index: RowIndex) -> Sides:
         tested = options.choose_test(names, classes)
         sides["train"] = ["test" if flag else "train" for flag in tested]
     if units is not None:
-        # A patient's rows are all train or all test, so test rows never reduce a training count.
+        # All rows of a patient are in one split, so test rows never count towards the maximum.
         kept = first_of_each(units["train"], options.max_images_per_patient)
         sides["train"] = [
             None if side == "train" and not keep else side
@@ -147,10 +147,10 @@ def first_of_each(units: Iterable[str], most: int | None) -> list[bool]:
 
 
 def find_mistaken(sides: Mapping[SplitName, Iterable[str]]) -> dict[str, str]:
-    """Maps each faulty unit to its fault, as the end of a sentence.
+    """Maps each faulty unit to an explanation, the end of a sentence.
 
-    A unit is faulty if the other table has its name, or a name that looks like it.
-    Names that are one number in two spellings, such as 12.0 and 12, are faulty too.
+    A unit is faulty if the other table has the same or a similar name. Two spellings of a number,
+    such as 12.0 and 12, are faulty too.
     """
     tables = {side: set(units) for side, units in sides.items()}
     known = sorted(set().union(*tables.values()))
@@ -167,7 +167,7 @@ def find_mistaken(sides: Mapping[SplitName, Iterable[str]]) -> dict[str, str]:
 
 
 def list_faults(units: Iterable[str], wrong: Mapping[str, str], column: str) -> list[list[Fault]]:
-    """Lists the problems of each row's unit: a blank, or a fault of `find_mistaken`."""
+    """Lists problems of units, per row: a blank, or a fault from `find_mistaken`."""
     blank = ("patient", f"no patient: {column} is blank, a word like nan, or rounded like 1.23E+12")
     known = {unit: [("patient", f"patient {unit!r} {fault}")] for unit, fault in wrong.items()}
     return [[*known.get(unit, ())] if unit else [blank] for unit in units]

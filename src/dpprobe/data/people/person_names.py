@@ -1,9 +1,9 @@
-"""Normalizes names of people, equally for sources of data, the estimator and ledgers' hashes.
+"""Normalizes names of people, for sources of data, the estimator and hashes in ledgers.
 
-Two spellings are one name if they differ only in spaces at an end, or in type (text or bytes). A
-dataset may not have several names of one number, such as 12, 12.0 and 0012. Names that look alike,
-such as P1 and p01, count as two people, with a warning. A split with P1 in train and p01 in test is
-refused.
+Two spellings are the same name if they differ only in spaces at an end, or in type (text or bytes).
+A dataset may not contain several spellings of a number, such as 12, 12.0 and 0012. Names that look
+alike, such as P1 and p01, count as two people, with a warning. A split with P1 in train and p01 in
+test is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROUNDED = re.compile(r"\d(\.\d{1,20})?E\+\d\d")
 
 ALIKE = "differ only in case, spaces, punctuation, zeros or the notation of a number or date"
 _FLOAT_DIGITS, _LARGEST_POWER = 15, 18  # digits that spreadsheets keep; exponents such as 1e3
-# Texts in marks of a spreadsheet (="007", '007), or of Python (b'p1').
+# Texts quoted by a spreadsheet (="007", '007) or by Python (b'p1').
 _WRAPPED = re.compile(r"""=?"(.+)"|b'(.+)'|'([^']+)'?""")
 _PUNCTUATION = str.maketrans(
     dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")
@@ -35,8 +35,8 @@ _PUNCTUATION = str.maketrans(
 _THOUSANDS = re.compile(r"\d{1,3}([,' _]\d{3})+(\.0*)?")
 _POWER = re.compile(r"\d{1,19}(?:\.\d{1,19})?e(\d{1,2})")
 _HEX = re.compile(r"[0-9a-f-]{6,}")
-# An inner _ joins words as a space does. Other marks of files' names count, such as __main__ and
-# a/b, unless they are beside a number: site/2 is site2.
+# An inner _ separates words like a space. Other punctuation counts, as in __main__ and a/b, except
+# next to a number: site/2 is site2.
 _SEPARATORS = re.compile(
     r"[-\s_/.,;:#]+(?=\d)|(?<=\d)[-\s_/.,;:#]+|[-\s.,;:#]+|(?<=[^\W_])_(?=[^\W_])"
 )
@@ -80,9 +80,9 @@ def _standard_number(text: str) -> str:
 
 
 def find_equal_numbers(names: Collection[str]) -> dict[str, str]:
-    """Maps each name that is a number to the shortest other name of that number, if one exists."""
+    """Maps each name that is a number to the shortest other spelling of this number, if any."""
     texts = {name: text for name in names if _NUMBER.fullmatch(text := fold_name(name))}
-    # If floats occur, whole numbers are compared as floats, which may have lost last digits.
+    # If there are floats, whole numbers are compared as floats, which may have lost digits.
     rounded = {float(text) for text in texts.values() if not _WHOLE.fullmatch(text)}
     same: dict[float, list[str]] = {}
     for name, text in texts.items():
@@ -98,9 +98,9 @@ def find_equal_numbers(names: Collection[str]) -> dict[str, str]:
 def find_alike_people(names: Iterable[str]) -> list[tuple[str, ...]]:
     """Lists groups of names that look alike, by the first name of each group.
 
-    Names are alike if they differ in case, spaces, punctuation, zeros before a number, or in the
-    notation of a number or date. Names that differ only in zeros but are equally long, and dates in
-    one notation, are not alike: they are codes, and days, of their own.
+    Names are alike if they differ only in case, spaces, punctuation, zeros before a number, or in
+    the notation of a number or date. Names of equal length that differ only in zeros are different
+    codes, not alike. Neither are different dates in the same notation.
     """
     same: dict[str, dict[_Reading, list[str]]] = {}
     for name in dict.fromkeys(names):
@@ -115,7 +115,7 @@ def find_alike_people(names: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 class _Reading(NamedTuple):
-    """A name in standard spelling; `loose` ignores zeros, and the order of day and month."""
+    """A name in standard spelling; `loose` also ignores zeros, and the order of day and month."""
 
     loose: str
     exact: str
@@ -137,7 +137,7 @@ def _read_name(name: str) -> _Reading:
     if _NUMBER.fullmatch(text):
         text = _standard_number(text)
         return _Reading(text, text, "number")
-    if _HEX.fullmatch(text) and len(re.findall("[a-f]+", text)) > 1:  # zeros of a hash count
+    if _HEX.fullmatch(text) and len(re.findall("[a-f]+", text)) > 1:  # a hash's zeros count
         return _Reading(text, text, "hash")
     text = _BESIDE_NUMBER.sub("", _SEPARATORS.sub("-", text).rstrip("-") or text)
     return _Reading(_ZEROS.sub("", text), text, str(len(text)))
@@ -174,7 +174,7 @@ def name_warnings(names: Iterable[str]) -> list[str]:
 
 
 def _find_rounded(names: Iterable[str]) -> list[str]:
-    """Lists numbers that were floats, or all long whole numbers if each of them may have been."""
+    """Lists numbers that were floats, or all long whole numbers if all may have been floats."""
     long, floats = list[str](), list[str]()
     for name in names:
         if len(name) < 16 or not _NUMBER.fullmatch(text := fold_name(name)):

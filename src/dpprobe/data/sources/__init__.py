@@ -1,1 +1,1 @@
-"""What each source needs to know, and how its files become the rows of two split tables."""
+"""Modules per source of data: its options, and how its files become rows of split tables."""

@@ -1,6 +1,6 @@
 """Reads the headers and the records of a manifest's CSV files.
 
-Python's csv module reads the files, because messages need line numbers. pandas counts rows, which
+Files are read by Python's csv module, because messages need line numbers. pandas counts rows, which
 differ from lines if a quoted value spans several lines.
 """
 
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 DELIMITERS = (";", ",", "\t", "|")
-# First bytes of a file that Excel saved as Unicode text, and of a workbook.
+# The first bytes of a file that Excel saved as Unicode text, and of a workbook.
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WORKBOOK = b"PK\x03\x04"
 # A first line such as `sep=;` that declares the delimiter; spreadsheets append more delimiters.
 _DECLARED = re.compile(r'"?sep=([^\w\s"]|\t)"?\1*\s*', re.IGNORECASE)
 SHOWN_COLUMNS = 100  # number of columns that an error lists
-MOST_CHARACTERS = 1 << 27  # the longest cell; without its closing quotation mark, a cell never ends
+MOST_CHARACTERS = 1 << 27  # the longest cell, as a cell without closing quotation mark never ends
 _EXCEL = "save it as `CSV UTF-8`, as Excel calls it"
 _AS_UTF_8 = "save it as UTF-8 (`CSV UTF-8` in Excel, or `iconv -f {} -t UTF-8 old.csv > new.csv`)"
 
 
 def check_columns(options: TableOptions, split: SplitName) -> None:
-    """Checks that the files have all columns that the options name, before any row is read.
+    """Checks that the files have all columns named in the options, before any row is read.
 
-    Raises ConfigError if a column is missing, or an added column already exists; names the option.
+    Raises ConfigError, naming the option, if a column is missing or an added column exists.
     """
     file = options.split_file(split)
     known = list(read_header(options, file, split))
@@ -106,7 +106,7 @@ def other_delimiter(names: Sequence[str]) -> str | None:
 
 
 def read_header(options: TableOptions, file: str, option: str) -> tuple[str, ...]:
-    """Reads the names of columns; ConfigError if the file is unreadable, or a name occurs twice."""
+    """Reads column names; raises ConfigError for an unreadable file, or a repeated name."""
     if (columns := options.open_columns(file)) is not None:
         return columns.columns
     if not file.lower().endswith(SUFFIXES):
@@ -141,10 +141,10 @@ def open_rows(options: TableOptions, file: str) -> AbstractContextManager[Reader
 
 @contextmanager
 def open_csv(path: Path, file: str, *, delimiter: str | None = None) -> Iterator[Reader]:
-    """Opens the records of a CSV file, its header first; `file` is the file's name in messages.
+    """Opens the records of a CSV file, including the header; `file` is the name in messages.
 
-    Default: the delimiter in a first line such as `sep=;`, else a tab for .tsv and a comma for
-    other files. Raises ConfigError if a line cannot be read; names the line.
+    The default delimiter is declared by a first line such as `sep=;`; else it is a tab for .tsv and
+    a comma for other files. Raises ConfigError, naming the line, if a line cannot be read.
     """
     tabs = file.lower().removesuffix(".gz").endswith(".tsv")
     reader = None
@@ -163,7 +163,7 @@ def open_csv(path: Path, file: str, *, delimiter: str | None = None) -> Iterator
             reader = csv.reader(
                 chain([first], lines),
                 delimiter=delimiter or usual,
-                skipinitialspace=True,  # reads quotation marks after a space as marks, not text
+                skipinitialspace=True,  # quotation marks after a space also quote
                 strict=True,
             )
             if declared:
@@ -178,7 +178,7 @@ def open_csv(path: Path, file: str, *, delimiter: str | None = None) -> Iterator
 
 
 def _check_lines(file: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yields lines; refuses NUL bytes (damaged files) and late byte order marks (joined files)."""
+    """Yields lines; refuses NUL bytes (damaged files) and later byte order marks (joined files)."""
     for number, line in enumerate(lines, start=1):
         joined = line.startswith("\ufeff")  # a byte order mark
         if joined or "\0" in line:
@@ -192,7 +192,7 @@ def _check_lines(file: str, lines: Iterable[str]) -> Iterator[str]:
 
 @contextmanager
 def _long_cells() -> Iterator[None]:
-    """Lets csv read cells that are longer than its usual limit of 131,072 characters."""
+    """Lets csv read cells longer than its default limit of 131,072 characters."""
     before = csv.field_size_limit(MOST_CHARACTERS)
     try:
         yield
@@ -201,12 +201,12 @@ def _long_cells() -> Iterator[None]:
 
 
 def _open_file(path: Path) -> IO[bytes]:
-    require_plain_file(path)  # a file is opened twice, and a pipe may never end
+    require_plain_file(path)  # files are opened twice, and a pipe may never end
     return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
 def _check_kind(file: str, begin: bytes) -> None:
-    """Raises ConfigError if a file's first bytes are those of UTF-16 text or of a workbook."""
+    """Raises ConfigError if a file begins like UTF-16 text or a workbook."""
     if begin.startswith(UTF_16):
         raise ConfigError(
             f"{file} line 1: encoded as UTF-16, like Excel's Unicode text; "
@@ -219,7 +219,7 @@ def _check_kind(file: str, begin: bytes) -> None:
 def _not_utf_8(file: str, path: Path) -> ConfigError:
     """Returns the error for a file that is not UTF-8, with its first invalid line.
 
-    The csv reader decodes many lines ahead, so the reader does not know the invalid line's number.
+    The csv reader decodes many lines ahead, so it does not know the number of the invalid line.
     """
     remedy = _AS_UTF_8.format("WINDOWS-1252")
     with _open_file(path) as stream:

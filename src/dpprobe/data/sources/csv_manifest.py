@@ -1,9 +1,9 @@
 """A manifest: a CSV file with one row per image, or a folder of images.
 
 Columns contain or build paths and labels of images. Other files can be joined by keys, as
-MIMIC-CXR needs for labels, splits and patients. Images are read in place. All paths, also of CSV
-files, are relative to `root`. A changed CSV file makes the split tables stale. An image that is
-changed after preparation is refused, because the tables contain its hash.
+MIMIC-CXR needs for labels, splits and patients. Images are read in place. All paths, including CSV
+files, are relative to `root`. A changed CSV file makes the split tables stale. An image that
+changes after preparation is refused, because the tables contain its hash.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ImageFolder(NamedTuple):
         return dict.fromkeys(names, sorted(paths))
 
     def explain_array(self, name: str) -> None:
-        """A folder of images has no arrays."""
+        """Returns nothing, because a folder of images has no arrays."""
 
 
 class Options(ManifestOptions, CountedRows):
@@ -86,10 +86,10 @@ class Options(ManifestOptions, CountedRows):
 
 
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
-    """Writes the split tables of a manifest, and `recorded` or else `options` into dataset.json.
+    """Writes a manifest's split tables; dataset.json gets `recorded`, by default `options`.
 
-    Raises ConfigError if a file cannot be read as the options say. Raises DataError if rows are
-    faulty; one message covers all faulty rows.
+    Raises ConfigError if a file does not match the options. Raises one DataError for all faulty
+    rows.
     """
     from dpprobe.data.sources import csv_rows  # slow import: numpy, pandas and pyarrow
 

@@ -75,7 +75,7 @@ class Join(Block):
 
 
 def _read_names(value: Any) -> Any:
-    """Sorts a mapping of labels to names by label, because YAML mappings have no order."""
+    """Sorts a mapping from labels to names by label, because YAML mappings have no order."""
     if not isinstance(value, Mapping):
         return value
     for label in value:
@@ -98,13 +98,13 @@ def _place_label(item: tuple[str, Any]) -> tuple[bool, int, str]:
 ClassNames = Annotated[
     tuple[str, ...] | dict[str, str],
     BeforeValidator(_read_names),
-    # Pydantic does not write the length of a union into the JSON schema.
+    # Pydantic omits the length of a union from the JSON schema.
     Field(min_length=2, json_schema_extra={"minItems": 2, "minProperties": 2}),
 ]
 
 
 class ColumnFile(Protocol):
-    """A file of another format than CSV, with columns of labels, patients and groups."""
+    """Interface of files in other formats than CSV, with columns of labels, patients and groups."""
 
     @property
     def columns(self) -> tuple[str, ...]: ...
@@ -115,7 +115,7 @@ class ColumnFile(Protocol):
 
 
 class TableOptions(UnitOptions):
-    """The options of a table with one row per example; an example is an image or vectors."""
+    """The options of a table with one row per example (an image, or vectors)."""
 
     paths: ClassVar[tuple[str, ...]] = ("root", "train", "test", "joins.*.file")
 
@@ -241,8 +241,7 @@ class TableOptions(UnitOptions):
     def image_params(self) -> dict[str, Any]:
         """Returns the options that determine the set of images.
 
-        Leaves out `split_column`. Leaves out `extract` and `joins` if no path or filter uses an
-        added column.
+        Omits `split_column`, and `extract` and `joins` if no path or filter uses their columns.
         """
         made = {*self.extract, *(column for join in self.joins for column in join.columns)}
         others = {"split_column"}
@@ -260,18 +259,19 @@ class TableOptions(UnitOptions):
         return tuple(names.values()) if isinstance(names, dict) else names
 
     def label_numbers(self) -> dict[str, int]:
-        """Maps the values that `label_column` may have to the numbers of the classes."""
-        names = tuple(self.class_names or ())  # for a mapping, its keys, which are the labels
+        """Maps the values of `label_column` to class numbers."""
+        names = tuple(self.class_names or ())  # if `class_names` is a mapping, the keys (labels)
         numbers = {name: number for number, name in enumerate(names)}
-        # If a class name is a number, numbers are read only as names.
+        # If a class name is a number, all numbers are read as names.
         if isinstance(self.class_names, dict) or any(n.lstrip("+-").isdecimal() for n in names):
             return numbers
         return numbers | {str(number): number for number in range(len(names))}
 
     def named_people(self) -> NamedPeople:
-        """Returns the patients' column with the pattern or join that makes the column.
+        """Returns the facts about patients; the column includes the pattern or join that made it.
 
-        Columns of equal names but different patterns are different units: epsilons do not add up.
+        Columns with the same name but different patterns are different units: epsilons do not add
+        up.
         """
         people = super().named_people()
         column = people.column and self._describe_column(people.column)
@@ -292,7 +292,7 @@ class TableOptions(UnitOptions):
         return column
 
     def locate_path(self, name: str) -> Path:
-        """Returns the path of a file that the options name; relative names start at `root`."""
+        """Returns the path of a file named in the options; relative names start at `root`."""
         return resolve_path(self.root) / resolve_path(name)
 
     def side_options(self, *, own_test: bool) -> set[str]:
@@ -329,7 +329,7 @@ class TableOptions(UnitOptions):
         return replace(split, images_fault=fault)
 
     def input_files(self) -> tuple[str, ...]:
-        """Returns the CSV files, but no images: an image with a changed hash is refused later."""
+        """Returns the CSV files, but not the images, whose changed hashes are refused later."""
         files = [self.split_file(name) for name in self.list_splits()] + [
             join.file for join in self.joins
         ]
@@ -345,18 +345,18 @@ class TableOptions(UnitOptions):
         return str(getattr(self, split))
 
     def path_columns(self) -> tuple[str, ...]:
-        """Returns the columns that make up a row's path; none if rows have no paths."""
+        """Returns the columns of which paths consist; empty if rows have no paths."""
         return ()
 
     def open_columns(self, file: str) -> ColumnFile | None:  # noqa: ARG002
-        """Opens a file of another format than CSV; returns None for CSV."""
+        """Opens a file in another format than CSV; returns None for CSV."""
         return None
 
     def check_length(self, split: SplitName, rows: int) -> None:
-        """Raises ConfigError if a split's table has more or fewer rows than vectors."""
+        """Raises ConfigError if the numbers of a split's rows and vectors differ."""
 
     def list_columns(self) -> dict[str, str]:
-        """Maps every column that is read, except keys of joins, to the option that names it."""
+        """Maps every column in use, except keys of joins, to the option that names it."""
         wanted: dict[str, str] = {}
         for name in ("label_column", "id_column", "split_column", "unit_column"):
             if getattr(self, name) is not None:
@@ -412,7 +412,7 @@ class ManifestOptions(CompanionOptions, TableOptions):
         return {"path_column", "path_template"}
 
     def template_of(self, file: str) -> str | None:
-        """Returns the path template of a file's rows; None if a column has whole paths."""
+        """Returns the path template for a file's rows; None if a column contains complete paths."""
         own = self.test_path_template if file == self.test else None
         return own or self.path_template
 

@@ -1,7 +1,7 @@
 """Reads, joins, filters and splits the rows of a CSV manifest, and writes split tables.
 
-A fault of a file raises ConfigError before any image is read. Faulty labels of single rows become
-negative codes; `problems.csv` lists all faulty rows together.
+Errors in a file raise ConfigError before any image is read. Faulty labels of rows become negative
+codes; `problems.csv` lists all faulty rows together.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ logger = logging.getLogger("dpprobe")
 
 BATCH_ROWS = 128
 SHOWN = 5
-# The time that matching a pattern may take: per file, and per row.
+# The most time for matching a pattern, per file and per row.
 MATCHING_SECONDS, MATCHING_SECONDS_PER_ROW = 10.0, 1e-3
-LINE = "\0line"  # a name that no column of a file can have, because it contains NUL
-# Codes of faulty labels. Valid codes: a class's number, or 0 and 1 if rows have several labels.
+LINE = "\0line"  # contains NUL, so that no column of a file has this name
+# Codes of faulty labels. Valid codes are class numbers, or 0 and 1 if rows have several labels.
 UNCERTAIN, BLANK, OTHER, DROP = -1, -2, -3, -4
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManifestRows:
-    """The rows of one file that a split uses.
+    """The rows of one file that belong to a split.
 
     Attributes:
       file: the file's name, as written in the study.
@@ -85,7 +85,7 @@ def _make_index(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) 
 
 
 def _list_wrong_labels(options: TableOptions, rows: ManifestRows) -> list[tuple[str, str]]:
-    """Lists the labels that are no class, each with its file and line."""
+    """Lists the labels that are no class, with file and line."""
     columns = options.label_columns or (options.label_column or "",)
     texts, lines = [rows.frame[name].tolist() for name in columns], rows.frame[LINE].tolist()
     counted = _count_by(rows.file)
@@ -108,7 +108,7 @@ def _path_names(
 
 
 def _has_paths(options: ManifestOptions, parts: Iterable[ManifestRows]) -> bool:
-    """Returns False if a file lacks a column of paths, which `check_files` refuses."""
+    """Returns False if a file lacks a column of paths, for which `check_files` raises an error."""
     return all({*options.path_columns()} <= {*rows.frame.columns} for rows in parts)
 
 
@@ -127,13 +127,13 @@ def find_companions(
 
 
 def _columns_that_decide(options: TableOptions) -> set[str]:
-    """Returns the columns of groups, and those that determine which rows are train or test."""
+    """Returns columns of groups, and columns that determine which rows are train or test."""
     single = {options.label_column, options.split_column, options.unit_column, options.id_column}
     if options.unit_column is None and not options.has_test():
         single |= {options.id_column} if options.id_column else {*options.path_columns()}
     named = {column for column in single if column is not None}
     named |= {group.column for group in options.list_groups().values()}
-    if isinstance(options, CompanionOptions):  # names of images tell of companions
+    if isinstance(options, CompanionOptions):  # companions are found by images' names
         named |= {*options.path_columns()}
     return named | {*options.filters, *(options.label_columns or ())}
 
@@ -141,7 +141,7 @@ def _columns_that_decide(options: TableOptions) -> set[str]:
 def read_rows(options: TableOptions) -> dict[SplitName, ManifestRows]:
     """Reads the rows of the train and the test table.
 
-    Raises ConfigError if a file cannot be read as the options say, or the options leave no row.
+    Raises ConfigError if a file does not match the options, or no row remains.
     """
     parts = load_columns(options, set(options.list_columns()))
     train, sides = parts["train"], patient_sides.assign_sides(options, _make_index(options, parts))
@@ -195,7 +195,7 @@ def load_columns(
 
 @cache
 def _warn_of_rest(file: str, column: str, rows: int, value: str) -> None:
-    """Warns once about rows of neither split, because each check reads the rows again."""
+    """Warns about rows in neither split, only once although every check reads the rows."""
     logger.warning(
         "%s: %s of neither split, such as %s %r; not used",
         file,
@@ -245,7 +245,7 @@ def _use_rows(
 def _leave_out(
     options: ManifestOptions, name: SplitName, frame: pd.DataFrame, file: str, *, quiet: bool
 ) -> pd.DataFrame:
-    """Returns the rows without those that `companions` leaves out, by the path of each row."""
+    """Drops the rows that `companions` leaves out, by path."""
     rows = ManifestRows(file=file, frame=frame, codes=np.empty((0, 1)))
     if not _has_paths(options, [rows]):
         return frame
@@ -261,10 +261,10 @@ def _leave_out(
 def _choose_rows(
     frame: pd.DataFrame, column: str, values: Sequence[Any], option: str, file: str
 ) -> pd.Series:
-    """Returns a mask of the rows whose column has one of the values that an option names.
+    """Returns a mask of the rows whose `column` has one of the values in an option.
 
-    Raises ConfigError if a value in the column looks like a named value but is spelled differently;
-    rows with this value would be lost silently.
+    Raises ConfigError if the column contains another spelling of a value, because rows with this
+    spelling would be lost silently.
     """
     wanted = {str(value) for value in values}
     looks = {fold_name(value): value for value in wanted}
@@ -281,7 +281,7 @@ def _choose_rows(
 def _read_split(
     options: TableOptions, name: SplitName, needed: set[str], *, quiet: bool
 ) -> pd.DataFrame:
-    """Reads a split's file with its extracted and joined columns, in the order of its lines."""
+    """Reads a split's file, with extracted and joined columns, in the order of lines."""
     file = options.split_file(name)
     joins: list[Join] = []
     wanted = set(needed)
@@ -314,7 +314,7 @@ def _read_split(
 
 
 def _read_file(options: TableOptions, file: str, columns: set[str]) -> pd.DataFrame:
-    """Reads columns of a file as text, and the line number of each row; ignores empty lines."""
+    """Reads columns of a file as text, with each row's line number; ignores empty lines."""
     if (other := options.open_columns(file)) is not None:
         read = other.read_columns(columns)
         lengths = {name: len(texts) for name, texts in read.items()}
@@ -345,7 +345,7 @@ def _read_file(options: TableOptions, file: str, columns: set[str]) -> pd.DataFr
             lines.append(rows.line_num)
             for place, name in places:
                 value = row[place].strip()
-                # Labels and groups repeat a few short words: each word is stored once.
+                # Labels and groups repeat a few short words, so each word is stored once.
                 values[name].append(sys.intern(value) if len(value) <= 8 else value)
     frame = pd.DataFrame({name: pd.Series(part, dtype=object) for name, part in values.items()})
     frame[LINE] = pd.Series(lines, dtype="int64")
@@ -355,11 +355,11 @@ def _read_file(options: TableOptions, file: str, columns: set[str]) -> pd.DataFr
 def _join_file(
     options: TableOptions, frame: pd.DataFrame, join: Join, *, file: str, quiet: bool
 ) -> pd.DataFrame:
-    """Joins another file's columns to the rows; keeps all rows in their order."""
+    """Joins another file's columns to the rows, keeping all rows in order."""
     keys = join.key_columns
     other = _read_file(options, join.file, {*keys.values(), *join.columns})
     theirs = list(keys.values())
-    other = other[(other[theirs] != "").all(axis=1)]  # A blank key matches no row.
+    other = other[(other[theirs] != "").all(axis=1)]  # blank keys match no row
     twice = other.duplicated(theirs)
     if twice.any() and not join.first:
         row = other[twice].iloc[0]
@@ -368,7 +368,7 @@ def _join_file(
             f"{_describe_key(row, theirs)}; remove one, add a key, or write `first: true`"
         )
     other = other[~twice]
-    # Keys of the joined file are renamed: a key may have the name of another column in `frame`.
+    # Keys of the joined file are renamed, because `frame` may have another column with this name.
     made = [f"\0{number}" for number in range(len(theirs))]
     right = other[list(join.columns)].assign(
         **{key: other[name] for key, name in zip(made, theirs, strict=True)}
@@ -436,7 +436,7 @@ def _make_ids(options: TableOptions, rows: ManifestRows) -> list[str]:
 
 
 def _make_paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
-    """Returns each row's path in the manifest; empty if a column of the path is blank."""
+    """Returns paths as written in the manifest; empty if a column of the path is blank."""
     columns = {name: rows.frame[name].tolist() for name in options.path_columns()}
     template = options.template_of(rows.file)
     if template is None:
@@ -449,7 +449,7 @@ def _make_paths(options: ManifestOptions, rows: ManifestRows) -> list[str]:
 def make_batches(
     options: ManifestOptions, parts: Mapping[SplitName, ManifestRows]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yields batches for the split tables; needs both splits' rows to find faulty patients."""
+    """Yields batches for the split tables; uses both splits' rows to find faulty patients."""
     mistaken = find_mistaken(options, parts)
     root = resolve_path(options.root)
     for name, rows in parts.items():
@@ -473,7 +473,7 @@ def _locate_files(
     root: Path, folders: SpreadFolders | None, rows: ManifestRows, written: Sequence[str]
 ) -> list[str | None]:
     """Returns the paths of rows' files; None for a blank path."""
-    # A `~` in a row's path is not expanded: the path is data, not an option.
+    # A `~` in a row's path is not expanded, because the path is data, not an option.
     if folders is None:
         return [str(root / path) if path else None for path in written]
     origins = (f"{rows.file} {_count_by(rows.file)} {line}" for line in rows.frame[LINE])
@@ -507,7 +507,7 @@ def write_tables(
 
 
 def find_mistaken(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) -> dict[str, str]:
-    """Maps patients to their faults, as `patient_sides.find_mistaken` defines faults."""
+    """Maps patients to their faults, as `patient_sides.find_mistaken` does."""
     if options.unit_column is None:
         return {}
     column = options.unit_column
@@ -551,7 +551,7 @@ def make_batch(
 def _make_labels(
     options: TableOptions, rows: ManifestRows, faults: list[list[tuple[str, str]]]
 ) -> pa.Array:
-    """Returns the labels; a faulty label becomes None, and is added to `faults`."""
+    """Returns labels; a faulty label becomes None, and adds an entry to `faults`."""
     columns = options.label_columns or (options.label_column or "",)
     written = [rows.frame[name].tolist() for name in columns]
     hinted = options.label_columns is not None

@@ -1,7 +1,7 @@
 """Files of vectors that another program wrote, read in blocks of rows.
 
 The formats are NumPy's .npy and .npz, safetensors, parquet with list columns, PyTorch's .pt, HDF5,
-and AnnData's .h5ad. A file may also have labels, patients and groups: in arrays of one dimension,
+and AnnData's .h5ad. A file may also contain labels, patients and groups: in one-dimensional arrays,
 columns, or `obs`.
 """
 
@@ -45,18 +45,18 @@ if TYPE_CHECKING:
     import torch
 
 
-BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 26  # the most rows, and bytes, that are read at a time
+BLOCK_ROWS, _BLOCK_BYTES = 1024, 1 << 26  # the most rows and bytes read at a time
 _LONGEST_HEADER = 10_000  # bytes of an array's header, as in NumPy
-_MOST_ARRAYS = 1000  # arrays of one .npz file, whose list is read for each of them
+_MOST_ARRAYS = 1000  # the most arrays of an .npz file; each rereads the file's list
 OBJECTS = "object"  # NumPy's type of arrays of Python objects, which only pickle reads
 NUMBERS = "fiu"  # NumPy's codes of floats and integers: neither booleans nor complex numbers
-# Names of the array that is read if a file has several arrays and the study names none.
+# Array names to look for if a file has several arrays and the study names none.
 USUAL = ("X", "embedding", "embeddings", "features", "feats")
-# Types whose values NumPy turns into numbers.
+# Types whose values NumPy converts to numbers.
 _CASTABLE = re.compile("^object$|^bool$|^[<>|][US][0-9]+$| in columns$")
-# Names of arrays that are no vectors, although they may be a file's only array.
+# Names of arrays that are not vectors, even if they are a file's only array.
 _NO_VECTORS = re.compile("(?i).*(coord|indic|index|label|mask|position|target|size).*|ids?|y")
-# Attributes, and endings of arrays' names, with the names of a column's codes.
+# Attributes, and endings of array names, that contain the names of a column's codes.
 _CODE_NAMES = ("levels", "labels", "value_labels", "flag_meanings", "names", "class_names")
 _CODE_BOOKS = ("categories", "classes", "levels", "names")
 
@@ -83,12 +83,12 @@ class Header(NamedTuple):
     is_number: bool
 
     def describe(self, name: str) -> str:
-        """Returns an array's name, shape and type, as for a person; * for any length."""
+        """Formats an array's name, shape and type for people; * for any length."""
         shape = ", ".join("*" if length is None else f"{length}" for length in self.shape)
         return f"{name or 'array'} [{shape}] of {self.kind}"
 
     def suggest_code(self, name: str) -> str | None:
-        """Returns a line of Python that makes vectors of an array; None if no usual line does."""
+        """Returns a line of Python to make vectors from an array; None if no simple line does."""
         array = name if name.isidentifier() else "array"
         if self.kind == OBJECTS and len(self.shape) == 1:
             return f'{array} = numpy.stack({array}).astype("float32")'
@@ -106,8 +106,8 @@ class EmbeddingFile(ABC):
     """A file, or several parquet files, with one or more named vectors per row.
 
     Attributes:
-      faults: why rows cannot be read, by row, as (kind of problem, detail); filled by `read_blocks`
-        before it yields the rows, as NaN.
+      faults: maps rows that cannot be read to (kind of problem, detail); filled by `read_blocks`
+        before it yields such rows as NaN.
     """
 
     def __init__(self, path: Path) -> None:
@@ -115,7 +115,7 @@ class EmbeddingFile(ABC):
         self.faults: dict[int, tuple[str, str]] = {}
 
     def count_parts(self) -> dict[Path, int]:
-        """Counts the rows of each file, if a dataset has several files of rows; else empty."""
+        """Counts the rows of each file if there are several; else empty."""
         return {}
 
     @abstractmethod
@@ -128,7 +128,7 @@ class EmbeddingFile(ABC):
 
     @abstractmethod
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
-        """Yields blocks of rows in the file's order: one array [rows, dimension] per name."""
+        """Yields blocks of rows in order, with one array [rows, dimension] per name."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ class EmbeddingFile(ABC):
         return tuple(name for name, header in headers if len(header.shape) == 1)
 
     def explain_array(self, name: str) -> str | None:
-        """Tells why an array is no column, with the code that makes one; None without the array."""
+        """Explains why an array is no column, with code to make one; None without the array."""
         header = self.read_headers().get(name)
         if header is None or len(header.shape) == 1:
             return None
@@ -174,9 +174,9 @@ class EmbeddingFile(ABC):
         return vectors
 
     def find_vectors(self, name: str | None) -> str:
-        """Finds the array that a study names; without a name, the only array or one of `USUAL`.
+        """Finds the array `name`; without a name, the only array or one named as in `USUAL`.
 
-        Raises ConfigError if the file lacks the array; lists the arrays of the file.
+        Raises ConfigError, listing the file's arrays, if there is none.
         """
         known = self.list_vectors()
         if name is None and (name := choose_array(known)) is not None:
@@ -191,11 +191,11 @@ class EmbeddingFile(ABC):
         return name
 
     def read_stored_headers(self) -> Mapping[str, Header]:
-        """Reads the headers of all arrays as a file has them, for messages."""
+        """Reads the headers of all arrays as they are in the file, for messages."""
         return self.read_headers()
 
     def describe_arrays(self) -> str:
-        """Returns the shapes of all arrays, and which of them have Python objects."""
+        """Describes all arrays with their shapes, and notes arrays of Python objects."""
         return ", ".join(
             f"{name or 'an array'} of shape {header.shape}"
             + (" and type object" if header.kind == OBJECTS else "")
@@ -203,7 +203,7 @@ class EmbeddingFile(ABC):
         )
 
     def suggest_vectors(self, wanted: str | None) -> str | None:
-        """Tells how to make vectors of an array that a person probably means; None without one."""
+        """Explains how to make vectors from the array that was probably meant; None without one."""
         codes = {
             name: code
             for name, header in self.read_stored_headers().items()
@@ -219,7 +219,7 @@ class EmbeddingFile(ABC):
         )
 
     def _check_choice(self, name: str) -> None:
-        """Raises ConfigError for an array that may not be vectors, unless the study names it."""
+        """Raises ConfigError if an array may not be vectors, unless the study names it."""
         header = self.read_headers()[name]
         if name in USUAL or not name or seems_vectors(name, header):
             return
@@ -233,28 +233,28 @@ class EmbeddingFile(ABC):
     def read_blocks(self, names: Sequence[str]) -> Blocks:
         """Yields the blocks of `stream_blocks`, with one-line errors for damaged files.
 
-        Raises ConfigError for a file that cannot be read. Raises DataError if vectors have
-        different lengths; names the first row that differs.
+        Raises ConfigError for a file that cannot be read, and DataError, naming the first differing
+        row, if vectors have different lengths.
         """
         with explain_damage(self.path):
             yield from self.stream_blocks(names)
 
 
 def choose_array(names: Collection[str]) -> str | None:
-    """Returns the only name, or the first of `USUAL` among several; None if there is none."""
+    """Returns the only name, or the first name in `USUAL` that is among several; else None."""
     usual = (name for name in USUAL if name in names)
     return next(iter(names if len(names) == 1 else usual), None)
 
 
 def seems_vectors(name: str, header: Header) -> bool:
-    """Returns False for whole numbers, and for names that vectors do not have."""
+    """Returns False for arrays of whole numbers, and for names that are not usual for vectors."""
     whole = re.match("u?int|[UI][0-9]|torch.u?int", header.kind) is not None
     return not whole and _NO_VECTORS.fullmatch(name) is None
 
 
 @contextmanager
 def explain_damage(path: Path) -> Iterator[None]:
-    """Turns a library's error about a damaged file into a ConfigError of one line."""
+    """Converts a library's error about a damaged file to a one-line ConfigError."""
     try:
         yield
     except (ConfigError, DataError):
@@ -372,11 +372,11 @@ class NumpyFile(EmbeddingFile):
 
 
 class NumpyParts(EmbeddingFile):
-    """Numbered .npy files, such as img_emb_0.npy, whose rows follow each other."""
+    """Numbered .npy files, such as img_emb_0.npy, whose rows are concatenated."""
 
     @cached_property
     def _parts(self) -> dict[Path, Shape]:
-        """The shape of each part; raises ConfigError if the parts do not fit together."""
+        """The shape of each part; raises ConfigError if parts are inconsistent."""
         parts = {path: NumpyFile(path).list_vectors() for path in number_parts(self.path).values()}
         first, *_ = parts
         for path, known in parts.items():
@@ -411,7 +411,7 @@ class NumpyParts(EmbeddingFile):
 def _read_numpy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Reads an array's shape, its storage order (True: column by column), and its type."""
     major, _ = np.lib.format.read_magic(stream)
-    # NumPy reads a header of any length, up to 4 GB, before it refuses more than this.
+    # NumPy would read a header of up to 4 GB before refusing more than this length.
     start, size = stream.tell(), int.from_bytes(stream.read(2 if major == 1 else 4), "little")
     if size > _LONGEST_HEADER:
         raise OSError(f"a header of {size:,} bytes")
@@ -461,7 +461,7 @@ class SafetensorsFile(EmbeddingFile):
 
 
 def _block_rows(row_bytes: int) -> int:
-    """Returns the number of rows that are read at a time; few rows if vectors are long."""
+    """Returns the number of rows to read at a time, fewer if vectors are long."""
     return max(1, min(BLOCK_ROWS, _BLOCK_BYTES // max(row_bytes, 1)))
 
 
@@ -553,7 +553,7 @@ class ParquetFiles(EmbeddingFile):
 
 
 def _stack_lists(lists: pa.Array, where: str, start: int) -> Array:
-    """Stacks lists into an array; raises DataError for the first list of another length."""
+    """Stacks lists into an array; raises DataError at the first list of another length."""
     import pyarrow.compute as pc
 
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
@@ -584,7 +584,7 @@ class TorchFile(EmbeddingFile):
         other = "it has other objects than tensors; write torch.save(torch.as_tensor(vectors), ...)"
         try:
             read = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
-        except UnpicklingError as error:  # its text recommends to run the file's code
+        except UnpicklingError as error:  # its text suggests running the file's code
             raise OSError(other) from error
         tensors = read if isinstance(read, dict) else {"": read}
         for name, tensor in tensors.items():
@@ -611,7 +611,7 @@ class TorchFile(EmbeddingFile):
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
         tensors = self._read_tensors()
         parts = [tensors[name].detach() for name in names]
-        # NumPy has no bfloat16; float32 has all its numbers
+        # NumPy has no bfloat16; float32 represents all its numbers
         parts = [part.float() if str(part.dtype) == "torch.bfloat16" else part for part in parts]
         longest = 8 * max(math.prod(part.shape[1:]) for part in parts)
         yield from _slice_blocks(parts, parts[0].shape[0], longest)
@@ -713,9 +713,9 @@ def _is_column(column: Any) -> bool:
 
 
 def _read_obs(column: Any) -> list[str]:
-    """Reads a column of `obs`: plain or coded, or with a mask of blanks.
+    """Reads a column of `obs`: plain, coded, or with a mask of blanks.
 
-    Raises ConfigError for codes whose names are kept in a way that is not known.
+    Raises ConfigError for codes whose names are stored in an unknown way.
     """
     if not hasattr(column, "dtype"):
         if "codes" in column:
@@ -730,7 +730,7 @@ def _read_obs(column: Any) -> list[str]:
 
 
 def _find_code_names(column: Any) -> Mapping[int, str] | Sequence[str] | None:
-    """Finds the names of a column of whole numbers; None if the numbers seem to be the values."""
+    """Finds names for a column of integers; None if the integers seem to be the values."""
     import h5py
 
     if enumeration := h5py.check_enum_dtype(column.dtype):  # a factor, as R writes it
@@ -770,7 +770,7 @@ FORMATS: dict[str, Callable[[Path], EmbeddingFile]] = {
     ".pt": TorchFile,
     ".safetensors": SafetensorsFile,
 }
-# Formats of which a glob pattern may name several files.
+# Formats for which a glob pattern may match several files.
 _PARTS: dict[str, Callable[[Path], EmbeddingFile]] = {
     ".npy": NumpyParts,
     ".parquet": ParquetFiles,
@@ -779,7 +779,7 @@ _PARTS: dict[str, Callable[[Path], EmbeddingFile]] = {
 
 
 def open_embeddings(path: Path, *, option: str) -> EmbeddingFile:
-    """Opens a file of vectors; raises ConfigError if the file is missing or of unknown suffix."""
+    """Opens a file of vectors; raises ConfigError if it is missing or has an unknown suffix."""
     make = FORMATS.get(path.suffix.lower())
     if make is None:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""Vectors that another program computed from text, sound, tables, cells or images, with labels.
+"""Vectors computed by another program from text, sound, tables, cells or images, with labels.
 
 dpprobe runs no model on datasets of vectors. A backbone of the family `external` names the model
-that computed the vectors, and declares that each vector was computed from one item alone.
+that computed the vectors, and declares that each vector depends on only one item.
 
 Row i of the table of labels belongs to vector i. Files larger than memory are read in blocks.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dpprobe.data.sources.csv_rows import ManifestRows
     from dpprobe.data.sources.embedding_files import EmbeddingFile
 
-# The name of a row's only vector if the study names none.
+# The name of a row's only vector, if the study does not name it.
 ONLY = "vectors"
 
 
@@ -125,13 +125,13 @@ class Options(TableOptions, CountedRows):
                     )
 
     def _check_parts(self, split: SplitName) -> None:
-        """Raises ConfigError if parts of vectors and of their table do not belong together."""
+        """Raises ConfigError if parts of vectors and parts of their table do not match."""
         if (pair := self._pair_parts(split)) is not None:
             file, table = pair
             check_pairs(file.path, file.count_parts(), table.path, table.count_parts())
 
     def _pair_parts(self, split: SplitName) -> tuple[EmbeddingFile, EmbeddingFile] | None:
-        """Returns parts of vectors and their table in parts; None if either is a single file."""
+        """Returns the patterns of vectors and table if both are in parts; else None."""
         table = self._find_table(split)
         file = None if table is None else self._open_table(table)
         if file is None or file.path.is_file() or self._vector_path(split).exists():
@@ -177,7 +177,7 @@ class Options(TableOptions, CountedRows):
     def open_rows(
         self, split: SplitName, rows: ManifestRows
     ) -> tuple[EmbeddingFile, npt.NDArray[np.int64]]:
-        """Opens a file with the vectors of a split's rows; returns also their ascending places."""
+        """Opens a file with the vectors of a split's rows; also returns their ascending indices."""
         import numpy as np  # slow import
 
         from dpprobe.data.sources.item_files import ItemFolder
@@ -189,15 +189,15 @@ class Options(TableOptions, CountedRows):
         return file.choose_items(ids), np.arange(len(ids))
 
     def locate_vectors(self, split: SplitName) -> dict[str, str]:
-        """Maps each of the study's vectors to its name in the file."""
+        """Maps the study's names of vectors to array names in the file."""
         file = self.open_vectors(split)
         names: Mapping[str, str | None] = self.vectors or {ONLY: None}
         return {name: file.find_vectors(where) for name, where in names.items()}
 
     def describe_vectors(self) -> Iterator[str]:
-        """Yields a line per file or folder: its arrays, and how many items of the table it has.
+        """Yields a line per file or folder: its arrays, and how many of the table's items it has.
 
-        Compares the names of files, and reads no vectors.
+        Only compares file names; reads no vectors.
         """
         from dpprobe.data.sources import csv_rows  # slow imports: numpy and pandas
         from dpprobe.data.sources.item_files import ItemFolder
@@ -226,7 +226,7 @@ class Options(TableOptions, CountedRows):
             yield told
 
     def _uses_file(self, part: SplitName, split: SplitName) -> bool:
-        """Returns True if a part's rows have their vectors in a split's file."""
+        """Returns True if the vectors of a part's rows are in a split's file."""
         return part == split or (self.test is None and split == "train")
 
     def _vector_path(self, split: SplitName) -> Path:
@@ -236,7 +236,7 @@ class Options(TableOptions, CountedRows):
         return self._vector_path(split).is_dir()
 
     def split_file(self, split: SplitName) -> str:
-        """Returns the study's name of the file with a split's labels: a table, or the vectors."""
+        """Returns the study's path of the file with a split's labels: table, or vectors."""
         return self._find_table(split) or super().split_file(split)
 
     def open_columns(self, file: str) -> ColumnFile | None:
@@ -258,7 +258,7 @@ class Options(TableOptions, CountedRows):
         return embedding_files.open_embeddings(self.locate_path(file), option=option)
 
     def check_length(self, split: SplitName, rows: int) -> None:
-        if self._in_folder(split):  # rows have files by name
+        if self._in_folder(split):  # rows are matched to files by name
             return
         known = self.open_vectors(split).list_vectors()
         for name, where in self.locate_vectors(split).items():
@@ -288,15 +288,15 @@ class Options(TableOptions, CountedRows):
 
 
 def _match(paths: Iterable[str]) -> tuple[str, ...]:
-    """Lists the files of paths and glob patterns; a missing path is kept."""
+    """Lists the files for paths and glob patterns; includes missing paths."""
     return tuple(str(file) for path in paths for file in match_files(Path(path)) or [Path(path)])
 
 
 def prepare(options: Options, directory: Path) -> None:
     """Writes the split tables of vectors.
 
-    Raises ConfigError if a file cannot be read as the options say. Raises DataError if rows are
-    faulty (one message covers all), or vectors differ in length.
+    Raises ConfigError if a file does not match the options. Raises DataError, in one message, for
+    all faulty rows, and for vectors of different lengths.
     """
     from dpprobe.data.sources import csv_rows  # slow import: numpy, pandas and pyarrow
 

@@ -1,4 +1,4 @@
-"""Recognizes the parts of a dataset, such as `Training/`, by the names of folders and files."""
+"""Recognizes parts of a dataset, such as `Training/`, by names of folders and files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES: dict[Part, str] = {
     "test": "test|testing|tst",
     "held out": "val|valid|validation|dev|development|eval|evaluation|holdout|heldout",
 }
-# Words in folders' names that name neither a part nor a class.
+# Words in folder names that denote neither a part nor a class.
 _FILLER = (
     "set|split|part|fold|data|dataset|image|img|picture|pic|photo|file|folder|dir|sample|example"
 )
@@ -25,16 +25,16 @@ _FILLERS = re.compile(rf"(?:{_FILLER})s?|the|of|for|final|\d+")
 
 
 class _Name(NamedTuple):
-    """The part of a dataset that a folder's name means, and the name's other words."""
+    """The part of a dataset that a folder name denotes, and the name's other words."""
 
     part: Part | None
     rest: str
 
 
 def find_parts(names: Iterable[str]) -> dict[str, Part]:
-    """Maps folders to the parts of a dataset that their names mean; leaves out other folders.
+    """Maps folders to the parts of a dataset that their names denote; omits other folders.
 
-    A name without further words means a part: `TRAIN`, `test_images`, `Validation Set`. Further
+    A name without further words denotes a part: `TRAIN`, `test_images`, `Validation Set`. Further
     words are allowed if folders of two parts have the same words: `seg_train` and `seg_test`.
     """
     read = {name: _read_name(name) for name in names}
@@ -52,7 +52,7 @@ def find_parts(names: Iterable[str]) -> dict[str, Part]:
 def choose_parts(parts: Mapping[str, Part]) -> dict[SplitName, str]:
     """Chooses the training and the test folder; empty unless there is exactly one folder of each.
 
-    A validation folder becomes the test folder if no folder's name means test.
+    A validation folder becomes the test folder if there is no test folder.
     """
     named: dict[Part, list[str]] = {"train": [], "test": [], "held out": []}
     for name, part in parts.items():
@@ -62,7 +62,7 @@ def choose_parts(parts: Mapping[str, Part]) -> dict[SplitName, str]:
 
 
 def find_test_file(train: Path) -> Path | None:
-    """Returns a training file's test file in its folder: `Testing.csv` for `Training.csv`."""
+    """Finds the test file in a training file's folder: `Testing.csv` for `Training.csv`."""
     same = train.with_name(train.name.replace("train", "test", 1))
     if same != train and same.is_file():
         return same

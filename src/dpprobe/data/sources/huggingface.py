@@ -1,9 +1,8 @@
 """Datasets on the Hugging Face Hub: parquet files of a repository at one commit.
 
-The Hub's library lists the files and reads their checksums. `data.downloads.fetch` fetches the
-bytes, because it resumes interrupted transfers, while `hf_hub_download` deletes received bytes on
-failure (seen in huggingface_hub 2.4). The Hub's token (HF_TOKEN or `hf auth login`) is never
-written to a file.
+The Hub's library lists the files and reads their checksums. `data.downloads.fetch` downloads them,
+because it resumes interrupted transfers; `hf_hub_download` deletes received bytes on failure (seen
+in huggingface_hub 2.4). The Hub's token (HF_TOKEN or `hf auth login`) is never written to a file.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dpprobe")
 
 Answer = TypeVar("Answer")
-# Subfolder of a dataset's files in its download folder.
+# The subfolder for a dataset's files in its download folder.
 _FILES = "repository"
 _ACCEPTED = "accepted_labels.json"
-# Seconds to wait for one answer of the Hub, and between attempts.
+# Seconds to wait for an answer of the Hub, and between attempts.
 TIMEOUT = 10.0
 WAITS = (1.0, 2.0, 4.0)
 _SHOWN = 5
@@ -122,11 +121,11 @@ class Options(parquet.ColumnOptions):
 
 
 def download(options: Options, directory: Path) -> list[Fetched]:
-    """Fetches the files of `train` and `test`, and compares each with the Hub's checksum.
+    """Downloads the files of `train` and `test`, and compares each with the Hub's checksum.
 
-    Raises ConfigError for an unknown repository or commit, a pattern without a file, a licence that
-    must be accepted first, an invalid token, offline mode. Raises DownloadError if the Hub cannot
-    be reached or sends a file that differs from its stated checksum.
+    Raises ConfigError for an unknown repository or commit, a pattern without files, a licence to be
+    accepted first, an invalid token, or offline mode. Raises DownloadError if the Hub cannot be
+    reached or sends a file that differs from its stated checksum.
     """
     from huggingface_hub import HfApi, get_token
 
@@ -169,7 +168,7 @@ def download(options: Options, directory: Path) -> list[Fetched]:
 
 
 def _match_files(patterns: Paths, names: Sequence[str], options: Options) -> list[str]:
-    """Returns the files that match the patterns, in the order of patterns, then of names."""
+    """Returns the files that match the patterns, ordered by pattern, then by name."""
     files: list[str] = []
     for pattern in list_patterns(patterns):
         matches = sorted(name for name in names if fnmatchcase(name, pattern))
@@ -187,7 +186,7 @@ def _match_files(patterns: Paths, names: Sequence[str], options: Options) -> lis
 def _fetch_checked(
     options: Options, directory: Path, name: str, *, api: HfApi, token: str | None
 ) -> Fetched:
-    """Fetches a file and asks for its checksum, which the Hub does not list for gated datasets."""
+    """Downloads a file, asking for its checksum, which the Hub does not list for gated datasets."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     from dpprobe.data.downloads import fetch as downloads  # slow import: requests
@@ -204,7 +203,7 @@ def _fetch_checked(
         token=token,
     )
     etag = stated.etag or ""
-    # Files outside the Hub's large-file store have a git checksum.
+    # Files that are not in the Hub's large-file store have a git checksum.
     kind: Literal["sha256", "git"] = "sha256" if re.fullmatch("[0-9a-f]{64}", etag) else "git"
     return downloads.fetch_file(
         url,
@@ -267,7 +266,7 @@ def _describe_fault(error: Exception) -> str:
 
 
 def _explain_error(error: Any, options: Options, *, token: str | None) -> ConfigError:
-    """Returns an error with the remedy; quotes nothing of the request."""
+    """Returns an error with the remedy, without quoting the request."""
     from huggingface_hub import errors
 
     page = f"https://huggingface.co/datasets/{options.repo}"

@@ -2,11 +2,11 @@
 
 The layout is `train/<class>/...` and `test/<class>/...`, or only `<class>/...`, which dpprobe
 splits. Folders with other usual names of train and test, such as `training`, are never read as
-classes (`folder_parts`). Class names are the sorted names of the folders, and are published with
-the weights.
+classes (`folder_parts`). Class names are the sorted folder names; they are published with the
+weights.
 
-A row's id is the image's path under the folder, which contains the class. With `split_by: id`, an
-image that is moved to another folder may change from train to test, but no other image does.
+A row's id is the image's path in the folder, including the class. With `split_by: id`, moving an
+image to another folder may move it from train to test, but moves no other image.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Options(CompanionOptions, SplitOptions):
         hash_file_states(self.list_source_files())
 
     def input_files(self) -> tuple[str, ...]:
-        """Returns every folder that is searched; `list_source_files` yields the folders' files."""
+        """Returns every folder that is searched; `list_source_files` yields their files."""
         return tuple(sorted(str(folder) for folder, _ in self._walk_folders()))
 
     def list_source_files(self) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -101,7 +101,7 @@ class Options(CompanionOptions, SplitOptions):
         return {split: _enter_folder(root / name) for split, name in chosen.items()}
 
     def list_warnings(self) -> list[str]:
-        """Warns of folders read as train or test, of unused folders, and of likely previews."""
+        """Returns warnings: folders read as train or test, unused folders, likely previews."""
         root, parts = resolve_path(self.path), self.locate_parts()
         places = {split: part.relative_to(root) for split, part in parts.items()}
         read = [f"{at}/ is read as {split}/" for split, at in places.items() if str(at) != split]
@@ -147,7 +147,7 @@ class Options(CompanionOptions, SplitOptions):
         return (*_mask_folder_faults(self, listing), *faults), (*named, *warnings)
 
     def class_depth(self, split: str) -> int:
-        """Counts the folders of an image's path down to its class."""
+        """Counts the folders in an image's path up to and including its class."""
         root, parts = resolve_path(self.path), self.locate_parts()
         inside = [len(part.relative_to(root).parts) for at, part in parts.items() if at == split]
         return 1 + sum(inside)
@@ -177,7 +177,7 @@ def _find_companions(
 
 
 def list_mask_folders(listing: Listing) -> dict[str, tuple[str, str]]:
-    """Maps each class folder that seems to have masks to an image and its picture."""
+    """Maps each class folder that seems to contain masks to a mask and its picture."""
     images = {
         name: [file for classes in listing.files.values() for file in classes.get(name, ())]
         for name in listing.class_names
@@ -198,9 +198,9 @@ def _mask_folder_faults(options: Options, listing: Listing) -> Iterator[str]:
 
 
 def _describe_named_folders(options: Options, listing: Listing) -> Iterator[str]:
-    """Warns of class folders named like masks, whose images have names of their own.
+    """Warns of class folders named like masks, if their images' names match no other image.
 
-    They may be classes, such as `mask` beside `hat` and `scarf`.
+    They may be real classes, such as `mask`, `hat` and `scarf`.
     """
     refused = list_mask_folders(listing)
     names = [f"{name}/{n}" for name in listing.class_names for n in range(FEWEST_BASES)]
@@ -216,7 +216,7 @@ def _describe_named_folders(options: Options, listing: Listing) -> Iterator[str]
 
 
 def _describe_alone(options: Options) -> Iterator[str]:
-    """Warns of images that `companions` leaves out although they are no companions."""
+    """Warns of images that `companions` leaves out although they seem to be no companions."""
     listed = list_images(options.model_copy(update={"companions": None}))
     names, left_out, depths = list[str](), list[bool](), list[int]()
     for split, classes in listed.files.items():
@@ -232,8 +232,8 @@ def _describe_alone(options: Options) -> Iterator[str]:
 def list_images(options: Options) -> Listing:
     """Lists the images of a folder by split and class, without opening an image.
 
-    Without `train/` and `test/` all files are listed under "train". Raises ConfigError if the
-    folder is missing or has another layout; one line per kind of fault.
+    Without `train/` and `test/` all files are listed under "train". Raises ConfigError, with one
+    line per kind of fault, if the folder is missing or has another layout.
     """
     root = resolve_path(options.path)
     if not root.is_dir():
@@ -306,7 +306,7 @@ def _list_unlabelled(options: Options, root: Path) -> Listing:
 def _leave_out(
     options: Options, split: str, classes: Mapping[str, Sequence[str]]
 ) -> dict[str, list[str]]:
-    """Returns the images of each class without those that `companions` leaves out."""
+    """Drops the images that `companions` leaves out, from each class."""
     outer = options.class_depth(split)
     return {
         name: [
@@ -319,7 +319,7 @@ def _leave_out(
 
 
 def _check_names(options: Options, names: Sequence[str]) -> None:
-    """Raises ConfigError if folders that are read as classes have names such as `train`."""
+    """Raises ConfigError if folders read as classes have names such as `train`."""
     parts = folder_parts.find_parts(name for name in names if name not in options.exclude)
     if not parts:
         return
@@ -364,13 +364,13 @@ def _others_fault(options: Options, others: Sequence[str]) -> Iterator[str]:
 def _class_faults(
     options: Options, places: Mapping[SplitName, Path], files: dict[str, dict[str, list[str]]]
 ) -> Iterator[str]:
-    """Yields faults of classes without images, and of folders that seem to be no classes."""
+    """Yields errors about classes without images, and folders that seem to be no classes."""
     root = resolve_path(options.path)
     for split, place in places.items():
         inside = place.relative_to(root)
         where, depth = Path(options.path) / inside, len(inside.parts) + 1
         parts = folder_parts.find_parts(files[split])
-        # class -> its inner folders; empty if an image lies directly in the class's folder
+        # class -> its inner folders; empty if an image is directly in the class's folder
         folders: dict[str, set[str]] = {}
         for name, images in files[split].items():
             if not images:
@@ -412,7 +412,7 @@ def _class_faults(
 def _list_classes(
     root: Path, folder: Path, exclude: Sequence[str], others: list[str]
 ) -> dict[str, list[str]]:
-    """Lists the files of each class; adds files that are no images to `others`."""
+    """Lists the images of each class; appends other files to `others`."""
     classes: dict[str, list[str]] = {}
     for entry in _scan_folder(folder):
         if entry.name in exclude:
@@ -445,9 +445,9 @@ def walk_folder(folder: Path) -> Iterator[tuple[Path, list[os.DirEntry[str]]]]:
 
 
 def _describe_leftovers(part: Path, root: Path) -> Iterator[str]:
-    """Tells of images in files and folders that systems add, and of folders like their parents.
+    """Describes images among files that systems add, and folders with the same names as parents.
 
-    These folders may have previews, and a preview may be on the other side of the split.
+    These folders may contain previews, which could be in another split than their images.
     """
     left_out, repeats = Counter[str](), list[str]()
     stems: dict[Path, set[str]] = {}  # folder -> names of its images, without extension
@@ -500,14 +500,14 @@ def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def list_folders(folder: Path) -> list[str]:
-    """Lists the folders directly in a folder; empty if the outer folder does not exist."""
+    """Lists the folders directly in a folder; empty if the folder does not exist."""
     if not folder.is_dir():
         return []
     return [entry.name for entry in _scan_folder(folder) if entry.is_dir()]
 
 
 def _enter_folder(folder: Path) -> Path:
-    """Returns `test/test` for a folder `test` with nothing but a folder `test`, as in archives."""
+    """Returns `test/test` if `test` contains only a folder `test`, as in some archives."""
     entries = _scan_folder(folder)
     if len(entries) == 1 and entries[0].name == folder.name and entries[0].is_dir():
         return _enter_folder(folder / folder.name)
@@ -533,10 +533,9 @@ def split_rows(options: Options, listing: Listing) -> dict[str, list[tuple[str, 
 
 
 def prepare(options: Options, directory: Path, *, recorded: DatasetOptions | None = None) -> None:
-    """Writes the split tables of images, and `recorded` or else `options` into dataset.json.
+    """Writes the images' split tables; dataset.json gets `recorded`, by default `options`.
 
-    Raises ConfigError if the folder has another layout. Raises DataError if images are faulty; one
-    message covers all faulty images.
+    Raises ConfigError if the folder has another layout. Raises one DataError for all faulty images.
     """
     from dpprobe.data import table_writer  # slow import: numpy and pyarrow
 

@@ -1,4 +1,4 @@
-"""Folders with one file of vectors per item, whose patches are pooled into one vector."""
+"""Folders with one file per item, whose patches' vectors are pooled into one vector."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from dpprobe.data.options import Pooling
 
 ITEM_FORMATS = (".h5", ".hdf5", ".pt", ".npz", ".npy", ".safetensors")
-_MOST_COMPARED = 10_000  # names among which a file with a similar name is searched for
+_MOST_COMPARED = 10_000  # the most names searched for a similar one
 
 
 class ItemFolder(EmbeddingFile):
     """A folder with one file per item: the item's vector, or the vectors of its patches.
 
-    No file may decide what is read from another file: arrays that the study does not name must have
-    equal names in all files, and all vectors equal lengths.
+    No file may affect what is read from another: unless the study names the arrays, they must have
+    the same names in all files, and all vectors must have the same length.
 
     Attributes:
       pool: how the patches of an item become one vector; None if each item has one vector.
       named: True if the study names the arrays.
-      items: the names of the chosen rows' files without their endings, in the rows' order.
+      items: the file names of the chosen rows without endings, in the order of rows.
       files: the only files of the folder to read; None for all.
     """
 
@@ -72,7 +72,7 @@ class ItemFolder(EmbeddingFile):
 
     @cached_property
     def _first(self) -> tuple[Path, Mapping[str, Header]]:
-        """The first readable file, with the headers of its arrays."""
+        """The first readable file, and the headers of its arrays."""
         faults: list[Exception] = []
         for path in chain.from_iterable(self._files.values()):
             try:
@@ -82,7 +82,7 @@ class ItemFolder(EmbeddingFile):
         raise next(iter(faults), OSError(f"no file that ends in {', '.join(ITEM_FORMATS)}"))
 
     def read_headers(self) -> dict[str, Header]:
-        """Returns the headers of a file; other files may have other numbers of patches."""
+        """Returns the headers of one file; other files may have other numbers of patches."""
         return {
             name: Header((None, header.shape[-1]), header.kind, header.is_number)
             for name, header in _item_arrays(self._first[1]).items()
@@ -95,7 +95,7 @@ class ItemFolder(EmbeddingFile):
         raise NotImplementedError(f"{self.path}: no columns {names}")
 
     def choose_items(self, ids: Sequence[str]) -> ItemFolder:
-        """Returns the folder with the files of rows as items."""
+        """Returns a copy of the folder with the files for some rows as items."""
         return ItemFolder(self.path, pool=self.pool, named=self.named, items=ids)
 
     def holds_patches(self, name: str) -> bool:
@@ -108,7 +108,7 @@ class ItemFolder(EmbeddingFile):
         return False
 
     def describe_names(self, ids: Collection[str]) -> str:
-        """Compares the names of items and files: how many items have a file, and which have not."""
+        """Writes how many items have a file, by name, and which items have none."""
         lacking = [name for name in ids if name not in self._files]
         told = f"{len(ids) - len(lacking):,} of {count_noun(len(ids), 'item')} have a file"
         if lacking:
@@ -119,7 +119,7 @@ class ItemFolder(EmbeddingFile):
         return told
 
     def _find_item(self, name: str) -> Path | tuple[str, str]:
-        """Finds an item's file; returns a fault if there is none or several."""
+        """Finds an item's file; returns a fault if there are none or several."""
         found = self._files.get(name, [])
         if not found:
             return "missing", f"no file of {name!r} in {self.path}, {self._suggest(name)}"
@@ -129,7 +129,7 @@ class ItemFolder(EmbeddingFile):
         return found[0]
 
     def _suggest(self, name: str) -> str:
-        """Names the file that probably is the item's: without an ending, or spelt alike."""
+        """Suggests a file for an item: one without an ending, or with a similar name."""
         wanted = {name.casefold(), name.rpartition(".")[0].casefold()}
         alike = [stem for stem in self._files if stem.casefold() in wanted]
         if not alike and len(self._files) <= _MOST_COMPARED:
@@ -139,7 +139,7 @@ class ItemFolder(EmbeddingFile):
         return f"such as {name}.h5"
 
     def _find_fault(self, name: str, headers: Mapping[str, Header]) -> str | None:
-        """Describes how an item's array differs from the study's options, with the remedy."""
+        """Explains how an item's array differs from the study's options, with the remedy."""
         first, there = self._first, ", ".join(map(repr, headers)) or "nothing"
         if name not in headers:
             return f"no array {name!r}, only {there}; save it there"
@@ -174,7 +174,7 @@ class ItemFolder(EmbeddingFile):
     def _pool_item(self, row: int, names: Sequence[str]) -> list[Array]:
         """Returns an item's vectors; none if its file has a fault.
 
-        A file with another type of array than the study says is a fault of kind `item`, so that
+        If an array does not match the study's options, the fault has kind `item`, so that
         `unreadable: drop` does not hide it.
         """
         path = self._find_item(self.items[row])
@@ -204,7 +204,7 @@ class ItemFolder(EmbeddingFile):
 
 
 def _item_arrays(headers: Mapping[str, Header]) -> dict[str, Header]:
-    """Returns the arrays of an item that may be vectors, not single values or texts."""
+    """Returns an item's arrays that may be vectors, without single values and texts."""
     return {
         name: header
         for name, header in headers.items()
@@ -218,12 +218,12 @@ def _read_item_headers(path: Path) -> Mapping[str, Header]:
 
 
 def list_items(folder: Path) -> list[Path]:
-    """Lists a folder's files that may hold one item each, in the order of their names."""
+    """Lists a folder's files that may contain one item each, by name."""
     return sorted(each for each in folder.iterdir() if each.suffix.lower() in ITEM_FORMATS)
 
 
 def pool_patches(blocks: Iterable[Array], pool: Pooling) -> Array:
-    """Pools blocks of patches [..., numbers] to one vector; NaN where a number is not finite."""
+    """Pools blocks of patches [..., numbers] to one vector; NaN if a number is not finite."""
     total, count = np.array(np.nan), 0
     for block in blocks:
         patches = block.reshape(-1, block.shape[-1]).astype(np.float64)

@@ -1,4 +1,4 @@
-"""The files of a dataset in parts, such as img_emb_0.npy and img_emb_1.npy, by their numbers."""
+"""Orders files of a dataset in numbered parts, such as img_emb_0.npy and img_emb_1.npy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def list_parts(path: Path) -> list[Path]:
 
 
 def number_parts(path: Path) -> dict[int, Path]:
-    """Maps the numbers of a pattern's parts to their files, in order.
+    """Maps numbers of parts to the files that match a pattern, in order.
 
     Raises ConfigError if a number is missing or occurs twice, or if names differ in more than one
     number.
@@ -89,7 +89,7 @@ def _split_name(path: Path) -> tuple[tuple[str, ...], tuple[int, ...]]:
 
 
 def _rename(path: Path, place: int, number: int) -> str:
-    """Returns a part's name with another number, of as many digits."""
+    """Returns a part's name with another number, padded to as many digits."""
     pieces = re.split("([0-9]+)", path.name)
     width = len(pieces[2 * place + 1])
     pieces[2 * place + 1] = f"{number:0{width}d}"

@@ -1,13 +1,13 @@
 """Parquet files in the Hugging Face image convention.
 
 A file has an image column (struct of bytes and path), a label column (integers, or lists of 0 and 1
-for several labels per image) and class names in the schema's metadata. Files are streamed: images
-are never all in memory.
+for several labels per image) and class names in the schema's metadata. Files are streamed, so that
+memory never contains all images.
 
-Without `id_column`, a row's id is its position in the files. With `split_by: id`, no unit decides
-whether another unit is train or test: null rows that replace a unit keep all positions. An inserted
-row may move later rows between train and test. `limit` also selects rows by position, before the
-split.
+Without `id_column`, a row's id is its position in the files. With `split_by: id`, no unit affects
+whether another unit is train or test, because null rows that replace a unit keep all positions. But
+an inserted row may move later rows between train and test. `limit` also selects rows by position,
+before the split.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BATCH_ROWS = 128
 
 # The types of an image's bytes and path; a column without values has the type null.
 _STORED = {"bytes": ("binary", "null"), "path": ("string", "null")}
-# File names of ImageNet's validation images (ILSVRC 2012) contain their numbers, from 1.
+# File names of ImageNet's validation images (ILSVRC 2012), which contain numbers from 1.
 _IMAGENET_VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})")
 
 
@@ -96,7 +96,7 @@ class ColumnOptions(CompanionOptions, UnitOptions):
             return {"unit_column"}
         if not own_test and self.id_column is not None:
             return {"id_column"}
-        return {"repo", "revision", "train", "test"}  # ids are positions in the files
+        return {"repo", "revision", "train", "test"}  # ids are positions in these files
 
 
 class Options(ColumnOptions, CountedRows):
@@ -143,7 +143,7 @@ class Options(ColumnOptions, CountedRows):
                 f"class_names: {headers[0].path} already names the classes "
                 f"({', '.join(named)}); remove the option"
             )
-        # The published weights show the number of classes, so private labels must not decide it.
+        # Published weights reveal the number of classes, so private labels must not decide it.
         if not (self.class_names or named):
             raise ConfigError(
                 f"class_names: {headers[0].path} does not name its classes; write "
@@ -293,10 +293,10 @@ def prepare(
     recorded: DatasetOptions | None = None,
     revision: str | None = None,
 ) -> None:
-    """Writes the split tables of parquet files; dataset.json gets `recorded` or else `options`.
+    """Writes parquet files' split tables; dataset.json gets `recorded`, by default `options`.
 
     Raises ConfigError if a file or a column is missing. Raises DataError for faulty rows, and for
-    accepted labels that do not fit the test rows.
+    accepted labels that do not match the test rows.
     """
     from dpprobe.data import table_writer  # slow import: numpy and pyarrow
 
@@ -309,7 +309,7 @@ def prepare(
                 logger.warning("%s: %s", name, line)
     header = _read_header(options, options._list_files("train")[0])
     class_names = options.class_names or header.class_names
-    assert class_names is not None  # check_files refuses a dataset without class names
+    assert class_names is not None  # check_files raises an error without class names
     accepted = None
     if options.accepted_labels is not None:
         accepted = _read_accepted(options.accepted_labels.file, num_classes=len(class_names))
@@ -377,12 +377,12 @@ def _make_ids(options: Options, name: SplitName) -> list[str]:
 
 
 def _read_column(options: Options, name: SplitName, column: str) -> list[Any]:
-    """Reads one column of a split's files, up to the limit; images would not fit into memory."""
+    """Reads one column of a split's files, up to the limit; too large for columns of images."""
     values: list[Any] = []
     for batch in _stream_batches(options, name, [column], rows=65_536):
         try:
             values.extend(batch.column(0).to_pylist())
-        except ValueError as error:  # such as a time zone that nobody knows
+        except ValueError as error:  # such as an unknown time zone
             raise DataError(
                 f"{name}: {column}: cannot be read as text ({error}); store strings"
             ) from error
@@ -390,9 +390,9 @@ def _read_column(options: Options, name: SplitName, column: str) -> list[Any]:
 
 
 def _read_names(options: Options, name: SplitName, *, every: bool = False) -> list[str]:
-    """Reads the name of each image: its id if a column has ids, else its path; empty without one.
+    """Reads the names of images: ids if a column has ids, else paths; empty without either.
 
-    `every` also reads the names that `companions` leaves out.
+    With `every`, includes images that `companions` leaves out.
     """
     if options.id_column is not None:
         stream = _stream_every(options, name, [options.id_column], rows=65_536)
@@ -419,7 +419,7 @@ def _stream_paths(options: Options, name: SplitName) -> Iterator[str | None]:
 
 
 def _list_kept(options: Options, name: SplitName) -> list[bool] | None:
-    """Returns False for each row that `companions` leaves out; None if it leaves none out."""
+    """Returns False for each row that `companions` leaves out; None if there are none."""
     if not options.left_out_words():
         return None
     return [not out for out in options.leave_out(_read_names(options, name, every=True))]
@@ -428,7 +428,7 @@ def _list_kept(options: Options, name: SplitName) -> list[bool] | None:
 def _stream_batches(
     options: Options, name: SplitName, columns: Sequence[str], *, rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a split, without those that `companions` leaves out."""
+    """Yields the rows of a split that `companions` does not leave out."""
     import pyarrow as pa
 
     kept, start = _list_kept(options, name), 0

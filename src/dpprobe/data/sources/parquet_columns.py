@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 PARQUET = (".parquet", ".pq")  # endings of parquet files' names
 NUMBER_LISTS = "lists of numbers"
 MOST_COLUMNS = 100_000
-TEXT_BYTES = 64  # memory that a row's label or id needs at least, once it is text
+TEXT_BYTES = 64  # the least memory of a row's label or id, as text
 _VALUE_BYTES, _LONGEST_TEXT = 8, 1 << 20
 
 
 def read_schema(path: Path, *, fault: str | None = None) -> tuple[pa.Schema, int]:
     """Reads a file's columns and its number of rows.
 
-    Raises ConfigError, whose beginning may be given as `fault`, if the file cannot be read. Also
-    raises it for two columns of one name, and for more values than the file's bytes justify.
+    Raises ConfigError, which may begin with `fault`, if the file cannot be read, has two columns
+    with the same name, or declares more values than its size allows.
     """
     import pyarrow.parquet as pq
 
@@ -51,10 +51,9 @@ def read_schema(path: Path, *, fault: str | None = None) -> tuple[pa.Schema, int
 def stream_columns(
     path: Path, columns: Sequence[str], rows: int = 65_536
 ) -> Iterator[pa.RecordBatch]:
-    """Yields batches of columns; raises OSError for texts too long to be labels or ids.
+    """Yields batches of columns; raises OSError if texts are too long for labels or ids.
 
-    A dictionary may contain a long text that millions of rows repeat. So the dictionary is checked
-    before its texts are copied to rows.
+    Millions of rows may repeat a dictionary's text, so it is checked before texts are copied.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -84,7 +83,7 @@ def _check_texts(path: Path, name: str, column: pa.DictionaryArray) -> None:
 
 
 def check_same_kinds(files: Mapping[Path, tuple[pa.Schema, int]], names: Collection[str]) -> None:
-    """Raises ConfigError if files lack a column of the first file, or kinds of a column differ."""
+    """Raises ConfigError if a file lacks a column of the first file, or has it in another kind."""
     (first, (expected, _)), *others = files.items()
     for path, (schema, _) in others:
         for name in names:
@@ -102,7 +101,7 @@ def check_same_kinds(files: Mapping[Path, tuple[pa.Schema, int]], names: Collect
 
 
 def describe_kind(kind: pa.DataType) -> str:
-    """Names the kind of a column's values; numbers of all widths have one name."""
+    """Returns a name for the type of a column's values, the same for numbers of any width."""
     from pyarrow import types
 
     kind = list_kind(kind)
@@ -125,7 +124,7 @@ def describe_kind(kind: pa.DataType) -> str:
 def label_feature(schema: pa.Schema, column: str, path: Path) -> dict[str, Any]:
     """Returns the Hugging Face metadata of a column; empty if there is none.
 
-    Raises ConfigError for numbers with value labels, which only R and SPSS read.
+    Raises ConfigError for numbers with value labels, which only R and SPSS can read.
     """
     from pyarrow import types
 
@@ -140,7 +139,7 @@ def label_feature(schema: pa.Schema, column: str, path: Path) -> dict[str, Any]:
     feature: Any = read_metadata(written, path) if written else {}
     for key in ("info", "features", column):
         feature = feature.get(key, {}) if isinstance(feature, dict) else {}
-    if isinstance(feature, list) and len(feature) == 1:  # the old form of a list of a feature
+    if isinstance(feature, list) and len(feature) == 1:  # the old notation for lists
         return {"feature": feature[0]}
     return feature if isinstance(feature, dict) else {}
 
@@ -156,7 +155,7 @@ def read_metadata(written: bytes, path: Path) -> dict[str, Any]:
 
 
 def name_codes(path: Path, schema: pa.Schema, column: str, values: list[Any]) -> list[Any]:
-    """Returns a column's values, with names for class numbers if the file's metadata has names."""
+    """Returns a column's values, with class numbers replaced by names if the metadata has names."""
     names = label_feature(schema, column, path).get("names")
     if not isinstance(names, list):
         return values

@@ -1,4 +1,4 @@
-"""Builds paths from the columns of rows, by a template with columns' names in braces."""
+"""Builds rows' paths from columns, by a template with column names in braces."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Part = tuple[str, str | None, str]
 def template_parts(template: str) -> list[Part]:
     """Splits a path template into its parts; raises ValueError if the template is invalid.
 
-    Braces contain only a column's whole name: no attribute, index or nested field. `*` matches a
-    part of a folder's name, before the first column.
+    Braces contain only a column's name, without attributes, indices or nested fields. `*`, allowed
+    before the first column, matches a part of a folder's name.
     """
     try:
         parts = [
@@ -53,10 +53,10 @@ def _folder_pattern(template: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SpreadFolders:
-    """Folders over which a table's images are spread: each image is in one of them.
+    """Several folders, each with some of a table's images.
 
     Attributes:
-      pattern: the folders' common name, in which `*` matches any text, with a slash at its end.
+      pattern: the folders' name, in which `*` matches any text, with a slash at the end.
       folders: their paths.
     """
 
@@ -82,11 +82,11 @@ class SpreadFolders:
         return cls(pattern=pattern, folders=tuple(root / folder for folder in sorted(folders)))
 
     def find_file(self, path: str, row: str) -> Path:
-        """Returns the place of an image's file, or of a file in the first folder if there is none.
+        """Returns the path of an image's file; in the first folder if no folder has the file.
 
         Args:
-          path: the path, which begins with the pattern.
-          row: the name of the row in an error.
+          path: the path, beginning with the pattern.
+          row: the name of the row, for an error.
 
         Raises DataError if several folders have the file.
         """

@@ -1,4 +1,4 @@
-"""Images that ship inside scikit-learn and need no download.
+"""Images that are part of scikit-learn and need no download.
 
 A row's id is its position in scikit-learn's fixed order.
 """
@@ -17,7 +17,7 @@ from dpprobe.data.train_test_split import SplitOptions, SplitSeed, TestFraction
 if TYPE_CHECKING:
     import numpy as np
 
-# Numbers of rows per class, so that a study is checked without importing scikit-learn.
+# Numbers of rows per class, to check a study without importing scikit-learn.
 CLASS_ROWS: dict[str, tuple[int, ...]] = {
     "digits": (178, 182, 177, 183, 181, 182, 181, 179, 174, 180),
 }
@@ -64,7 +64,7 @@ def _make_ids(rows: int) -> list[str]:
 
 
 def prepare(options: Options, directory: Path) -> None:
-    """Writes the split tables of one of scikit-learn's datasets."""
+    """Writes the split tables of a dataset of scikit-learn."""
     from sklearn.datasets import load_digits
 
     from dpprobe.data import table, table_writer  # slow import: numpy and pyarrow

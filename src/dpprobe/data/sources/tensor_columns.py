@@ -1,8 +1,8 @@
 """Columns of parquet files with one tensor per row, as Arrow, Ray Data and Daft write them.
 
-Tensors are stored as lists of numbers. Types of Ray Data and Daft are read as these lists, without
-their libraries; the shape is read from the column's metadata. Ray Data 2.49 to 2.54 wrote the shape
-as a pickle, whose loading may run code. Its numbers are read here without loading it.
+Tensors are stored as lists of numbers. Types of Ray Data and Daft are read as such lists, without
+their libraries; the shape is in the column's metadata. Ray Data 2.49 to 2.54 wrote the shape as a
+pickle, and loading a pickle may run code. This module reads the numbers without loading it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _NAME, _STATED = b"ARROW:extension:name", b"ARROW:extension:metadata"
 _RAY, _DAFT = re.compile(rb"ray\.data\.arrow_tensor(_v2)?"), b"daft.super_extension"
 _PICKLE = b"\x80"  # the first byte of a pickle
 _NUMBER, _TUPLE = re.compile("BININT[12]?"), re.compile("PROTO|FRAME|MARK|MEMOIZE|TUPLE.?|STOP")
-_FIELDS = ("data", "shape")  # of tensors of any shape, in Ray Data and Daft
+_FIELDS = ("data", "shape")  # fields of tensors of any shape, in Ray Data and Daft
 
 
 def list_kind(kind: pa.DataType) -> pa.DataType:
-    """Returns the type of the lists in which a column's tensors are stored; other types as is."""
+    """Returns the list type that stores a column's tensors; returns other types unchanged."""
     import pyarrow as pa
 
     if isinstance(kind, pa.BaseExtensionType):
@@ -54,8 +54,8 @@ def take_lists(column: pa.Array) -> pa.Array:
 def read_shape(field: pa.Field) -> Lengths | None:
     """Reads the shape of a column's rows; None if they are no tensors.
 
-    A length that is not known before reading is None. Lengths of 1 are left out: a tensor [1, 768]
-    is a vector of 768 numbers. Raises OSError for a shape in a form that is not known.
+    A length that is unknown before reading is None. Lengths of 1 are omitted: a tensor [1, 768] is
+    a vector of 768 numbers. Raises OSError for a shape in an unknown notation.
     """
     import pyarrow as pa
 
@@ -64,7 +64,7 @@ def read_shape(field: pa.Field) -> Lengths | None:
     name, stated = metadata.get(_NAME, b""), metadata.get(_STATED, b"")
     if isinstance(kind, pa.FixedShapeTensorType):
         shape = tuple(kind.shape)
-    elif isinstance(kind, pa.ExtensionType):  # a library that the process has loaded
+    elif isinstance(kind, pa.ExtensionType):  # from a library that is loaded in this process
         name, stated = kind.extension_name.encode(), kind.__arrow_ext_serialize__()
     if _RAY.fullmatch(name):
         shape = _check_lengths(_read_ray(stated), stated)

@@ -24,7 +24,7 @@ from dpprobe.errors import ConfigError, DataError
 from dpprobe.options import resolve_path
 
 ARRAYS = ("MNIST", "FashionMNIST", "CIFAR10", "CIFAR100")
-# EuroSAT's address and checksum, which are hidden in a method of torchvision; a test compares them.
+# EuroSAT's address and checksum, copied from a method of torchvision; a test compares them.
 EUROSAT_URL = (
     "https://huggingface.co/datasets/torchgeo/eurosat/resolve/"
     "c877bcd43f099cd0196738f714544e355477f3fd/EuroSAT.zip"
@@ -40,7 +40,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
 }
 # Number of rows per class of EuroSAT, in the order of class names.
 EUROSAT_ROWS = (3000, 3000, 3000, 2500, 2500, 2000, 2500, 3000, 2500, 3000)
-# The folders that torchvision makes under its root, and that a study's `path` must contain.
+# The folders that torchvision makes in its root, which a study's `path` must contain.
 FOLDERS: dict[str, tuple[str, ...]] = {
     "MNIST": ("MNIST/raw",),
     "FashionMNIST": ("FashionMNIST/raw",),
@@ -106,7 +106,7 @@ class Options(SplitOptions):
         if self.name != "EuroSAT":
             return SIZES[self.name][:2]
         if self.split_by == "id":
-            return None  # the files' names, which are the ids, are unknown before the download
+            return None  # ids are file names, which are unknown before the download
         return train_test_split.count_rows(EUROSAT_ROWS, self.test_fraction)
 
     def count_classes(self) -> int:
@@ -131,7 +131,7 @@ class Remote(NamedTuple):
 
 
 def list_remotes(name: str) -> list[Remote]:
-    """Returns the files of a dataset, from torchvision's class."""
+    """Returns the files of a dataset, as listed in torchvision's class."""
     if name == "EuroSAT":
         return [Remote(EUROSAT_URL, EUROSAT_MD5)]
     cls = _dataset_class(name)
@@ -151,7 +151,7 @@ def _dataset_class(name: str) -> Any:
 
 
 def download(options: Options, directory: Path) -> list[Fetched]:
-    """Fetches a dataset's files, compares them with torchvision's MD5, and unpacks them.
+    """Downloads a dataset's files, compares them with torchvision's MD5, and unpacks them.
 
     Raises DownloadError if a file cannot be fetched or has a wrong checksum. Raises DataError for
     an archive that cannot be unpacked.

@@ -1,7 +1,7 @@
-"""Files at plain addresses, verified by their SHA-256: an image folder, or a CSV manifest.
+"""Files at web addresses, verified by SHA-256: an image folder, or a CSV manifest.
 
-An archive `name.zip` is unpacked into the folder `name`; other files stay as they are. `layout` has
-the options of the image folder or the manifest, with paths relative to the download folder.
+An archive `name.zip` is unpacked into the folder `name`; other files stay as they are. `layout` are
+the options of the image folder or manifest, with paths relative to the download folder.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from dpprobe.data.train_test_split import SplitOptions
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options as Block
 
-# The option that names a layout's folder, to which all other paths are relative.
+# The option for a layout's folder, to which all other paths are relative.
 LAYOUTS = {"csv": "root", "imagefolder": "path"}
-# Options of every source, which are written outside `layout`.
+# Options common to all sources, which are written outside `layout`.
 COMMON = frozenset(DatasetOptions.model_fields) - {"source"}
 RESERVED = ("receipt.json",)
 
@@ -125,7 +125,7 @@ class Options(DatasetOptions):
         }
 
     def preparation_params(self) -> dict[str, Any]:
-        # An address does not determine the tables, and may contain a token.
+        # Addresses do not affect the tables, and may contain tokens.
         return {**super().preparation_params(), **self.download_params()}
 
     def image_params(self) -> dict[str, Any]:
@@ -135,12 +135,12 @@ class Options(DatasetOptions):
         return {**super().image_params(), "files": files, "layout": layout}
 
     def has_test(self) -> bool:
-        """Returns True if a manifest has a test split; False for image folders, not yet known."""
+        """Returns True if a manifest has a test split; False for image folders (not yet known)."""
         layout = self._parse_layout()
         return layout.source != "imagefolder" and layout.has_test()
 
     def public_split(self) -> PublicSplit:
-        """Returns the layout's split, with a short hash of the downloaded files in its key."""
+        """Returns the layout's split, with a short hash of the files' hashes in the key."""
         layout = self._parse_layout()
         split = layout.describe_split(own_test=self.has_test())
         return replace(
@@ -165,7 +165,7 @@ class Options(DatasetOptions):
 
     def _parse_layout(self) -> SplitOptions:
         options = dataset_options(self.layout)
-        assert isinstance(options, SplitOptions)  # because all sources in LAYOUTS may be split
+        assert isinstance(options, SplitOptions)  # all sources in LAYOUTS can be split
         return options
 
     def locate_layout(self, downloaded: Path) -> DatasetOptions:
@@ -193,7 +193,7 @@ def _require_inside(path: str, key: str) -> str:
 
 
 def download(options: Options, directory: Path) -> list[Fetched]:
-    """Fetches the files, and unpacks the archives among them.
+    """Downloads the files, and unpacks archives.
 
     Raises DownloadError for a file that cannot be fetched, or has a wrong checksum. Raises
     DataError for an archive that cannot be unpacked.
@@ -218,8 +218,8 @@ def _unpack_file(file: File, directory: Path, sha256: str) -> None:
 def prepare(options: Options, directory: Path, *, downloaded: Path) -> None:
     """Writes the split tables of the files in `downloaded`.
 
-    Raises ConfigError if the files do not have the layout that `layout` states. Raises DataError if
-    a file is missing, or a row is faulty.
+    Raises ConfigError if the files do not match `layout`, and DataError for missing files or faulty
+    rows.
     """
     receipt = check_receipt(downloaded, params=options.download_params())
     hashes = {file.name: file.sha256 for file in receipt.files}

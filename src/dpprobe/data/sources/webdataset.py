@@ -21,8 +21,8 @@ class Options(ShardOptions):
 def prepare(options: Options, directory: Path) -> None:
     """Writes the split tables of tar shards.
 
-    Raises ConfigError if there is no shard. Raises DataError if shards are damaged or rows are
-    faulty; one message covers all faulty rows.
+    Raises ConfigError if there is no shard. Raises DataError for damaged shards, or one DataError
+    for all faulty rows.
     """
     from dpprobe.data import table_writer  # slow import: pyarrow
     from dpprobe.data.sources import webdataset_rows  # slow import: pyarrow

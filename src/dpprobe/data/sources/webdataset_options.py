@@ -1,4 +1,4 @@
-"""The options of tar shards: their places, and their members with images, labels and names."""
+"""The options of tar shards: paths, and which members are images, labels and names."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class ShardOptions(CompanionOptions, UnitOptions):
         return {"shard_in_id"} if self.id_column is None else {"id_column"}
 
     def list_shards(self, name: SplitName) -> list[Path]:
-        """Lists a split's shards by pattern and name; ConfigError for a pattern without a shard."""
+        """Lists a split's shards by pattern and name; raises ConfigError if a pattern has none."""
         shards: list[Path] = []
         for pattern in list_patterns(getattr(self, name)):
             path = resolve_path(pattern)

@@ -33,7 +33,7 @@ logger = logging.getLogger("dpprobe")
 
 
 class Row(NamedTuple):
-    """One sample: the number of its shard, the offset of its image, and its other content.
+    """One sample: its shard's number, its image's offset, and its other content.
 
     `name` is the key, by which companions are found. `faults` are pairs (kind of problem, detail);
     `label` is None if it is faulty.
@@ -52,7 +52,7 @@ class Row(NamedTuple):
 def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
     """Reads headers and labels of all shards, in order.
 
-    Raises DataError if shards are damaged (names each shard), or if an image belongs to no sample.
+    Raises DataError, naming the shards, if shards are damaged, or an image belongs to no sample.
     """
     broken, passed = list[str](), list[tuple[Path, Member]]()
     parts = {
@@ -79,7 +79,7 @@ def read_shards(options: ShardOptions) -> dict[SplitName, list[Row]]:
 
 
 def _leave_out(options: ShardOptions, split: SplitName, rows: list[Row]) -> list[Row]:
-    """Returns the rows without those that `companions` leaves out, by the key of each row."""
+    """Drops the rows that `companions` leaves out, by key."""
     names = [row.name for row in rows]
     left_out = options.leave_out(names)
     if line := describe_alone(names, left_out):
@@ -110,7 +110,7 @@ def _list_images(sample: Sample) -> list[str]:
 
 
 def _make_row(options: ShardOptions, number: int, shard: Path, sample: Sample) -> Row | None:
-    """Returns a sample as a row; None for a sample with neither an image nor a label."""
+    """Converts a sample to a row; None if it has neither an image nor a label."""
     fields, faults = _read_fields(options, shard, sample)
     images = _list_images(sample)
     if not images and "cls" not in sample.members and "json" not in sample.members:
@@ -165,7 +165,7 @@ def _clean_names(
 ) -> tuple[dict[str, Any], list[Fault]]:
     """Replaces surrogates such as "\\ud800", which are valid in JSON, but not in split tables.
 
-    Also returns a fault for each name that has surrogates, or is a list or a mapping.
+    Also returns a fault for each name that has surrogates, or is a list or mapping.
     """
     kinds: dict[str | None, str] = dict.fromkeys(_group_fields(options), "value")
     kinds |= {options.id_column: "id", options.unit_column: "patient"}
@@ -205,7 +205,7 @@ def _read_label(
 
 
 def _class_number(names: Sequence[str], place: str, value: Any) -> tuple[int | None, str | None]:
-    """Returns a class's number, or an error text; if names are numbers, reads numbers as names."""
+    """Returns a class number, or an error text; numbers are read as names if names are numbers."""
     text = str(value)
     if text in names:
         return names.index(text), None
@@ -273,6 +273,6 @@ def _make_batch(
         },
         units=[row.unit for row in rows] if options.unit_column else None,
         faults=faults,
-        # the path of an image already names the shard
+        # an image's path already names the shard
         origins=["" if row.image else str(shards[row.shard]) for row in rows],
     )

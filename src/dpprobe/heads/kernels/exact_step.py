@@ -1,19 +1,19 @@
-"""Adds clipped gradients exactly, on the CPU: a unit row times a factor, both on a public grid.
+"""Adds clipped gradients exactly, on the CPU, as unit rows times factors on public grids.
 
-Rows, weights and factors are whole numbers, which `tiles` multiplies as float64. Float64 represents
-all whole numbers up to 2^53 and adds them exactly. So products have the same bits for any library,
-order of additions, blocks and threads, because no partial sum exceeds 2^52:
+Rows, weights and factors are whole numbers, which `tiles` multiplies as float64. Float64 adds whole
+numbers up to 2^53 exactly. So products are bit-identical for any library, order of additions,
+blocks and threads, because no partial sum exceeds 2^52:
 
 - Logits. A row has norm at most 2^e, for entries of e bits. A class's weights have norm at most
   2^(51 - e) + sqrt(d) / 2 (`to_integers`). Cauchy-Schwarz bounds partial sums of their product.
 - Sums. A row times its factor has norm at most 2^(e + f), for factors of f bits. All rows of a unit
   of privacy together do not exceed this norm. So no partial sum over n units exceeds n 2^(e + f).
 
-`privacy.grid` chooses e and f with n 2^(e + f) <= 2^52, and refuses an n without such numbers.
-`check_exact` checks both bounds. They hold for all rows together, so no block needs to end early.
-Rows are multiplied in chunks only because a chunk stays in the processor's cache.
+`privacy.grid` chooses e and f with n 2^(e + f) <= 2^52, and raises an error if n is too large.
+`check_exact` checks both bounds. The bounds cover all rows together, so any number of rows may be
+added. Rows are multiplied in chunks only because a chunk stays in the processor's cache.
 
-Between the two products each row is computed by itself. So a row's contribution depends neither on
+Between the two products, rows are processed one by one. So a row's contribution depends neither on
 its position nor on other rows.
 """
 
@@ -33,13 +33,12 @@ from dpprobe.privacy.machine_code import MachineCode
 MACHINE_CODE = MachineCode(__file__, tiles.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit
 
-# Rows and factors are shorter than their bounds by the share MARGIN, which exceeds the rounding of
-# float64 in a million columns.
+# Rows and factors are shortened by MARGIN (relative), above float64 rounding in 10^6 columns.
 MARGIN = 2.0**-30
 _LARGEST, _LARGEST_SUM = np.finfo(np.float64).max, 2.0**53
 # Bytes of a chunk's rounded rows, and the fewest rows of a chunk.
 _CHUNK_BYTES, _LEAST_CHUNK = 192 * 2**10, 16
-# Weights of a smaller norm count as 0 in logits, which they would not change.
+# Weights with a smaller norm count as 0 in logits, which they would not change anyway.
 _SMALLEST_HEAD = 1e-150
 
 
@@ -55,7 +54,7 @@ def _square_norm(x):
 def to_integers(head, bits, out):
     """Fills `out` with a head [K, d + 1], rounded to integer multiples of a unit.
 
-    A class's integers have a norm of at most about 2^bits. Weights that are not finite become 0.
+    A class's integers have a norm of about 2^bits at most. If weights are not finite, all are 0.
 
     Returns:
       The unit, a power of two; NaN if weights are not finite, so that no logit is finite.
@@ -92,7 +91,7 @@ def _move_row(source, scale, shift, centre, row):
 
 @jit("void(f4[:, ::1], f4[::1], f4[::1], f4[::1], f4[::1], f8[::1])")
 def measure_rows(features, scale, shift, centre, weights, norms):
-    """Writes the norm of each row, with its constant 1, to `norms`.
+    """Writes the norm of each row, including the constant 1, to `norms`.
 
     The norm is 0 if it is not finite, or if the row has weight 0.
     """
@@ -109,7 +108,7 @@ def measure_rows(features, scale, shift, centre, weights, norms):
 # Rows for a GPU are float32, which represents whole numbers of up to 24 bits.
 @jit(*(f"void(f4[::1], f8, f8, f4[::1], f8, f8, f8[::1], {kind}[::1])" for kind in ("f4", "f8")))
 def to_grid(source, scale, shift, centre, norm, entry, row, out):
-    """Fills `out` with a row over its norm of `measure_rows`, in steps of `entry`.
+    """Fills `out` with a row divided by its norm (from `measure_rows`), in steps of `entry`.
 
     Entries are rounded towards zero, so the rounded row's norm is at most 1. A row of norm 0
     becomes 0. `row` is working memory.
@@ -125,10 +124,10 @@ def to_grid(source, scale, shift, centre, norm, entry, row, out):
 
 @jit("void(f8[:, ::1], f8[::1], f8[::1], i8[::1], u1[:, ::1], i8[::1], f8, f8, b1)")
 def to_factors(z, norms, weights, labels, multi_hot, rows, clip, step, sigmoid):
-    """Turns logits [K, m] into factors in steps: |row| times the clipped, weighted residual.
+    """Converts logits [K, m] to factors, in steps: |row| times the clipped, weighted residual.
 
-    Factors are 0 for a row of norm 0, or with a logit that is not finite. `z` may have further
-    columns, which nothing reads.
+    Factors are 0 for a row of norm 0, or with a logit that is not finite. Ignores further columns
+    of `z`.
     """
     classes, m = z.shape[0], norms.shape[0]
     usable, work = norms > 0, np.empty((2, m))
@@ -175,7 +174,7 @@ def to_factors(z, norms, weights, labels, multi_hot, rows, clip, step, sigmoid):
             line[i] = np.trunc(line[i] * factor[i]) if usable[i] else 0.0
 
 
-# As in `exact_sums.Data` and `exact_sums.Given`.
+# The order of fields in `exact_sums.Data` and `exact_sums.Given`.
 _DATA = "Tuple((f4[:, ::1], f4[::1], f4[::1], f4[::1], i8[::1], u1[:, ::1], f4[::1], f8[::1]))"
 _GIVEN = "Tuple((i8, f8, f8, f8, b1))"
 
@@ -193,7 +192,7 @@ def fill_units(data, rows, entry, out):
 
 @jit()
 def _make_zeros(shape):
-    """Returns zeros that begin at a cache line, so that no vector lies on two lines."""
+    """Returns zeros aligned to a cache line, so that no vector spans two lines."""
     size = 1
     for each in shape:
         size *= each
@@ -204,16 +203,16 @@ def _make_zeros(shape):
 
 @jit()
 def _make_scratch(shape):
-    """Returns memory for heads of a shape [seeds, K, d + 1].
+    """Returns working memory for heads of a shape [seeds, K, d + 1].
 
     Returns:
-      Whole weights and totals [seeds, padded K, padded d + 1], all 0, and each seed's unit; a
-      chunk's norms and weights, rounded rows and logits; and addresses.
+      Integer weights and totals [seeds, padded K, padded d + 1], all 0; a unit per seed; a chunk's
+      norms and weights, rounded rows, and logits; and addresses.
     """
     seeds, classes, columns = shape
     padded = -(-classes // CLASSES) * CLASSES, -(-columns // ALIGNED) * ALIGNED
     heads, totals = _make_zeros((seeds, *padded)), _make_zeros((seeds, *padded))
-    # Of many classes, larger chunks: the weights are read from a further cache for each chunk.
+    # Chunks are larger for many classes, as each reads all weights from a slower cache.
     most = _CHUNK_BYTES * max(20, classes) // (20 * 8 * padded[1])
     chunk = max(_LEAST_CHUNK, min(CHUNK, most // 4 * 4))
     rows, z = _make_zeros((chunk, padded[1])), _make_zeros((padded[0], CHUNK))
@@ -228,7 +227,7 @@ def _make_scratch(shape):
 def _add_rows(data, rows, start, stop, heads, given, scratch):
     """Adds each head's clipped sum over rows[start:stop] to its totals in `scratch`.
 
-    Rows that follow are fetched into the cache.
+    Also prefetches the rows that follow.
     """
     features, _, _, _, labels, multi_hot, weights, norms = data
     bits, clip, entry, step, sigmoid = given
@@ -249,7 +248,7 @@ def _add_rows(data, rows, start, stop, heads, given, scratch):
             row_norms[i], row_weights[i] = norms[chosen[i]], weights[chosen[i]]
         together = tiles.aim_at(first, stride, following, m, kinds, later)
         for seed in range(seeds):
-            # Only the last seed's products fetch rows, as in `fused_step`.
+            # Only the last seed's products prefetch rows, as in `fused_step`.
             fetched = due if seed == seeds - 1 else 0
             ahead, afterwards = tiles.split_fetches(later, fetched, together, lines, pointers)
             tiles.multiply_rows(pointers, m, columns, whole_heads[seed], z, ahead)
@@ -268,7 +267,7 @@ def add_sums(data, rows, heads, given, totals):
 
     Args:
       data: `exact_sums.Data`.
-      rows: int64 [m], each from 0 to n - 1, unchecked.
+      rows: int64 [m], each from 0 to n - 1 (not checked).
       heads: [seeds, K, d + 1].
       given: `exact_sums.Given`.
       totals: [seeds, K, d + 1].
@@ -291,12 +290,12 @@ def take_steps(data, rows, sizes, heads, given, noise, divisor, rates, mixing, a
     """Takes steps of one head [1, K, d + 1]: head -= rate * (clipped sum + noise) / divisor.
 
     Args (others as in `add_sums`):
-      rows, sizes: the rows, batch after batch, and the batches' sizes, int64 [steps].
+      rows, sizes: the rows, batch after batch, and each batch's size, int64 [steps].
       noise: int64 [steps, K (d + 1)], in steps of entry * step.
-      mixing: [steps], how far the average [K, d + 1] moves towards the head; [0] without average.
+      mixing: [steps], the share by which the average [K, d + 1] moves to the head; or [0].
 
-    Where the processor can, products are added with one rounding, as by PyTorch's `add_` and
-    `lerp_`. Returns False if a sum is not an integer that float64 represents exactly.
+    If the processor has fused multiply-add, it is used, as in PyTorch's `add_` and `lerp_`. Returns
+    False if a sum is not an integer that float64 represents exactly.
     """
     (_, classes, columns), start, wrong = heads.shape, 0, 0
     _, _, entry, step, _ = given

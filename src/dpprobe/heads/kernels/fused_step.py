@@ -1,21 +1,21 @@
-"""Clipped gradient sums on the CPU, in machine code: the sums of `clipping`, in one pass.
+"""Computes the clipped gradient sums of `clipping` on the CPU, compiled, in one pass over rows.
 
-**What it computes.** With X a chunk of at most 128 rows, W the weights and b the biases:
+**What it computes.** For a chunk X of at most 128 rows, weights W and biases b:
 
     Z = W X^T + b                  logits [classes, rows]                 tiles.multiply_rows
     R = softmax(Z) - Y             or sigmoids: residuals                 _apply_softmax
     r_i *= min(1, bound_i / |r_i|) each row's residual is clipped         _clip_residuals
     sum += R X                     added to the release [classes, d]      tiles.multiply_back
 
-`add_clipped_sums` does this for any number of rows. `take_steps` also draws the noise and subtracts
-the noisy sums from the weights, several steps per call. Read these functions from the bottom of the
-file upwards: they are plain loops, compiled by Numba.
+`add_clipped_sums` does this for any number of rows. `take_steps` also draws noise and subtracts the
+noisy sums from the weights, several steps per call. It is best to read this file from the bottom
+upwards: functions are plain loops, compiled by Numba.
 
 **Why not NumPy or PyTorch.** Clipping separates the two products, so a library reads all rows from
 memory twice. For a batch of 32 rows, calling a library takes longer than computing. Here a chunk is
-still in the processor's cache when it is multiplied for the second time.
+still in the processor's cache for the second product.
 
-The two products, and how they fetch the next chunk meanwhile, are in `tiles`.
+`tiles` has the two products, which also prefetch the next chunk.
 """
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
@@ -37,9 +37,9 @@ from dpprobe.privacy.machine_code import MachineCode
 MACHINE_CODE = MachineCode(__file__, float32_noise.__file__, tiles.__file__, vectors.__file__)
 jit = MACHINE_CODE.jit
 
-# The bound of a row that must not contribute; with a bound of 0, 0 / 0 would be NaN.
+# The bound of a row that must not contribute. With a bound of 0, 0 / 0 would give NaN.
 NOT_USABLE = 1e-300
-# The approximate bytes of a chunk, and its fewest rows; see `chunk_rows`.
+# The approximate size of a chunk in bytes, and its smallest number of rows; see `chunk_rows`.
 _CHUNK_BYTES = 96 * 2**10
 _LEAST_CHUNK = 16
 
@@ -54,11 +54,11 @@ _E0, _E1, _E2 = _f4(5.0000001201e-1), _f4(1.6666665459e-1), _f4(4.1665795894e-2)
 _E3, _E4, _E5 = _f4(8.3334519073e-3), _f4(1.3981999507e-3), _f4(1.9875691500e-4)
 
 
-# Not "reassoc": the two parts of ln(2) must not be added first. Without FMA instructions, the
-# result would lose three bits.
+# Without "reassoc", because the two parts of ln(2) must not be added first: without FMA
+# instructions, the result would lose three bits.
 @jit(fastmath=FAST - {"reassoc"})
 def _exp(x):
-    """Returns exp(x) for x up to 0 that is not NaN; exp(-87) for x below -87."""
+    """Returns exp(max(x, -87)) for x <= 0; x must not be NaN."""
     x = max(x, _LEAST_EXPONENT)
     power = _i4(x * _LOG2_E - _HALF)
     whole = _f4(power)
@@ -71,7 +71,7 @@ def _exp(x):
 def _finish_logits(z, classes, m, scale, top, weights, d, usable):
     """Applies scale and bias; finds each row's largest logit.
 
-    A row with a logit that is not finite gets 0 in `usable` and in all its logits.
+    If a row has a logit that is not finite, its `usable` and all its logits become 0.
     """
     for i in range(m):
         top[i] = -_LARGEST
@@ -124,7 +124,7 @@ def _apply_sigmoid(z, classes, m):
     fastmath=FAST,
 )
 def _clip_residuals(z, classes, m, bounds, scale, parts, usable, factors, release, d):
-    """Clips residuals, multiplies by `parts`, adds them to the biases, multiplies by `scale`."""
+    """Clips residuals, multiplies by `parts`, adds to the bias sums, multiplies by `scale`."""
     for i in range(m):
         factors[i] = 0.0
     for k in range(classes):
@@ -146,7 +146,7 @@ def _clip_residuals(z, classes, m, bounds, scale, parts, usable, factors, releas
 
 @jit()
 def _cut_chunks(sizes, chunk):
-    """Returns the bounds of chunks; a chunk has about `chunk` rows, all of one batch."""
+    """Returns the bounds of chunks of about `chunk` rows each; no chunk spans two batches."""
     cuts = [0]
     start = 0
     for size in sizes:
@@ -161,7 +161,7 @@ def _cut_chunks(sizes, chunk):
 
 @jit()
 def _make_scratch(classes):
-    """Returns memory for `_add_chunk`: float32, float64, logits, addresses, copies of rows."""
+    """Returns working memory for `_add_chunk`: float32, float64, logits, addresses, row copies."""
     floats = np.empty((5, CHUNK), dtype=np.float32)
     doubles = np.empty((2, CHUNK), dtype=np.float64)
     z = np.empty((classes, CHUNK), dtype=np.float32)
@@ -222,21 +222,21 @@ def _add_chunk(data, rows, following, weights, classes, release, scratch):
 
 @jit("i8(i8, i8)")
 def chunk_rows(d, classes):
-    """Returns how many rows of d features a chunk should have.
+    """Returns the number of rows of d features for a chunk.
 
-    With more classes, products of each row take longer, and prefetching the next rows matters less.
+    With more classes, a row's products take longer, so prefetching the next rows matters less.
     """
     rows = _CHUNK_BYTES * max(20, classes) // (20 * 4 * d)
-    # `_cut_chunks` may make chunks half as large again. Chunk sizes must not depend on the tile.
+    # `_cut_chunks` may make chunks 1.5 times as large. Sizes must not depend on the tile.
     return max(_LEAST_CHUNK, min(CHUNK * 2 // 3, rows // 4 * 4))
 
 
 @jit()
 def _add_rows(data, rows, cuts, chunk, stop, weights, classes, release, scratch):
-    """Adds the chunks from number `chunk` up to row `stop`; returns the next chunk's number."""
+    """Adds chunks, from index `chunk` on, up to row `stop`; returns the index of the next chunk."""
     while cuts[chunk] < stop:
         first, last = cuts[chunk], cuts[chunk + 1]
-        # After the last chunk, rows of the next call may follow, up to the chunk's number of rows.
+        # After the last chunk, the next call's rows may follow; prefetches at most a chunk of them.
         end = cuts[chunk + 2] if chunk + 2 < cuts.shape[0] else 2 * last - first
         _add_chunk(data, rows[first:last], rows[last:end], weights, classes, release, scratch)
         chunk += 1
@@ -248,12 +248,12 @@ _DATA = "Tuple((f4[:, ::1], f4[::1], i8[::1], u1[:, ::1], f8[::1], f4[::1], b1))
 
 @jit(f"void({_DATA}, i8[::1], f4[:, :, ::1], i8, f4[:, :, :, ::1])")
 def add_clipped_sums(data, rows, sizes, weights, classes, releases):
-    """Adds each seed's clipped sums over slices of the same rows to its releases, one per slice.
+    """Adds clipped sums over slices of rows to `releases`, for each slice and seed.
 
     Args:
-      data: `Arrays`, as a tuple.
+      data: `Arrays` as a tuple.
       rows: int64 [m], each from 0 to n - 1, unchecked.
-      sizes: int64 [slices], each slice's number of rows.
+      sizes: int64 [slices], the number of rows per slice.
       weights: float32 [seeds, padded classes, padded d + 1], from `padded_zeros`.
       releases: [slices, ...], each like weights.
     """
@@ -266,14 +266,13 @@ def add_clipped_sums(data, rows, sizes, weights, classes, releases):
         chunk = _add_rows(data, rows, cuts, chunk, stop, weights, classes, release, scratch)
 
 
-# Numbers of a step's noise per call of `float32_noise.fill_normals`: whole passes, so that several
-# calls draw the numbers of a single call.
+# Numbers per call of `fill_normals`: whole passes, so that several calls draw what one would.
 _DRAWN = 16 * float32_noise.PAIRS
 
 
 @jit()
 def _draw_noise(noise, drawn, classes, columns, release):
-    """Writes the next normals to the classes of a release, `columns` to each, class after class."""
+    """Writes the next normals to a release, `columns` normals per class, class by class."""
     lanes, tail, deviation = noise
     size = classes * columns
     padded = float32_noise.padded_size(size)
@@ -293,9 +292,9 @@ def _draw_noise(noise, drawn, classes, columns, release):
 
 @jit()
 def _observe_step(noise, drawn, release, sums, outputs, given):
-    """Copies a clipped sum to an observer, and replaces the sum by the step's output.
+    """Copies a clipped sum to an observer's array, and replaces the sum by the step's output.
 
-    The output is the sum plus the next noise, or, if outputs are `given`, a replayed run's output.
+    The output is the sum plus the next noise, or a replayed run's output if outputs are `given`.
     """
     classes, columns = sums.shape
     for k in range(classes):
@@ -320,17 +319,18 @@ _NOISE = "Tuple((u8[:, ::1], u8[:, ::1], f4))"
     f"Tuple(({_HEAD}, {_HEAD}, b1)))"
 )
 def take_steps(data, rows, sizes, noise, rates, weights, classes, release, mixing, average, audit):
-    """Takes steps of one head, one batch per step: weights -= rate * (clipped sum + noise).
+    """Takes steps on one head, one batch per step: weights -= rate * (clipped sum + noise).
 
     Args (others as in `add_clipped_sums`):
-      rows, sizes: batch after batch, int64 [steps]; rows that follow are fetched for the next call.
+      rows, sizes: the rows, batch after batch, and each batch's size, int64 [steps]; `rows` may
+        continue with the next call's rows, which are prefetched.
       noise: `GaussianNoise.noise_source`; deviation 0 draws nothing.
       rates: float32 [steps].
       weights, release: [1, padded classes, padded d + 1]; `release` is working memory.
-      mixing: float32 [steps], how far the average moves to the weights; [0] without average.
+      mixing: float32 [steps], the share by which the average moves to the weights; or [0].
       average: like weights; unused without mixing.
-      audit: `ObservedSteps`, as a tuple. `sums` receives each step's clipped sum, `outputs` the sum
-        with noise. If `given`, `outputs` is read instead, and replaces the sum with noise.
+      audit: `ObservedSteps` as a tuple. `sums` receives each step's clipped sum, and `outputs` the
+        sum plus noise. If `given`, `outputs` is read instead, in place of sum plus noise.
     """
     columns = data[0].shape[1] + 1
     sums, outputs, given = audit
@@ -371,11 +371,11 @@ def padded_zeros(seeds: int, classes: int, columns: int) -> torch.Tensor:
 
 
 class Arrays(NamedTuple):
-    """The rows of `add_clipped_sums` and `take_steps`: row i is scale[i] * features[i].
+    """The rows for `add_clipped_sums` and `take_steps`: row i is scale[i] * features[i].
 
     Attributes:
       features, scale: [n, d] and [n].
-      labels, multi_hot: [n] and [0, 0]; for several labels [0] and [n, classes].
+      labels, multi_hot: shapes [n] and [0, 0], or [0] and [n, classes] for several labels per row.
       bounds: [n], from `clipping.clip_bounds`.
       parts: [n], factors of the clipped gradients; or [0] if all are 1.
       sigmoid: True if the loss is a sum of sigmoid cross-entropies.
@@ -400,7 +400,7 @@ class Arrays(NamedTuple):
         *,
         sigmoid: bool,
     ) -> Arrays:
-        """Converts tensors on the CPU; an unusable row, whose bound is next to 0, gets scale 0."""
+        """Converts tensors on the CPU; an unusable row, whose bound is almost 0, gets scale 0."""
         scale = torch.where(bounds > NOT_USABLE, scale, 0.0)
         several = labels.ndim == 2
         return cls(

@@ -1,7 +1,7 @@
-"""Clips the residuals of second-order heads on the CPU, in float64 and one row at a time.
+"""Clips the residuals of second-order heads on the CPU, in float64, row by row.
 
 A row's result depends neither on the row's position nor on the block's other rows. Libraries do not
-promise this: they compute exponentials of several numbers at a time, and of the rest by other code.
+guarantee this: they compute vectors of exponentials, and the rest by other code.
 """
 
 # mypy: allow-untyped-defs
@@ -17,7 +17,7 @@ MACHINE_CODE = MachineCode(__file__)
 
 @MACHINE_CODE.jit("void(f8[:, ::1], f4[:, ::1], f8[::1], f8[::1], f8[::1], f8, b1, f8)")
 def clip_rows(logits, targets, norms, lengths, weights, clip, sigmoid, step):
-    """Turns logits [m, K] into clipped residuals, times the rows' lengths and weights, in place.
+    """Replaces logits [m, K] by clipped residuals, times the rows' lengths and weights.
 
     Args:
       targets: float32 [m, K], labels as zeros and ones.

@@ -1,16 +1,15 @@
 """Products of rows with the weights of classes, and of residuals with rows, on the CPU.
 
 `multiply_rows` and `multiply_back` are the two products of a clipped sum, of float32 for
-`fused_step` and of float64 for `exact_step`. They read rows by their addresses, so that nobody
-copies rows together.
+`fused_step` and of float64 for `exact_step`. They read rows by address, without copying.
 
-**Why LLVM.** The two products are most of the work, and Numba's loops reach a fraction of the
-processor's speed. So four functions decorated with `@intrinsic` write instructions of LLVM, the
-compiler behind Numba. Python runs such a function once, at compile time. Its `builder` does not
-compute: `builder.add(x, y)` appends an instruction, and a Python loop repeats instructions. Loops
-at run time are `cgutils.for_range` and `Code.walk_steps`. `vectors.Code` has the few instructions
-that are used. A vector has 16, 8 or 4 float32 numbers, by the processor, or half as many float64.
-All numbers have the type of the first argument, an array.
+**Why LLVM.** The two products are most of the work, but Numba's loops reach only a fraction of the
+processor's speed. So four functions decorated with `@intrinsic` write instructions for LLVM, the
+compiler behind Numba. Python runs an intrinsic once, at compile time: `builder.add(x, y)` does not
+compute but appends an instruction, and a Python loop repeats instructions. Loops at run time are
+`cgutils.for_range` and `Code.walk_steps`. `vectors.Code` has the few instructions in use. A vector
+has 16, 8 or 4 float32 numbers, depending on the processor, or half as many float64. All numbers
+have the type of the first argument, an array.
 
 **Tiles.** A tile is a block of partial sums. They stay in registers while products are added:
 
@@ -18,15 +17,15 @@ All numbers have the type of the first argument, an array.
     _add_outer      5 classes x 4 vectors  walks along rows; adds to 5 x 64 numbers of the sum
                     of columns             (with vectors of 16 numbers)
 
-Each loaded vector serves 4 or 5 products, as loads would otherwise limit the speed. Afterwards
-`_add_outer_end` adds the last columns. With many classes `_lay_out` first copies columns of rows
-side by side. Processors with 16 registers have tiles of 10 vectors. The tile's size changes no bit
-of the sums.
+Each loaded vector is used in 4 or 5 products, because loads would otherwise limit the speed.
+Afterwards `_add_outer_end` adds the last columns. With many classes, `_lay_out` first copies
+columns of rows side by side. On processors with 16 registers, tiles have 10 vectors. Sums are
+bit-identical for any tile size.
 
 **Prefetching.** With few classes, rows are read from memory about as slowly as they are multiplied.
-So the next chunk is fetched into the cache meanwhile (`_aim_fetches`). One cache line is fetched
-per 20 products of vectors, from four rows in turn. One row at a time would be half as fast. Caches
-drop fetched lines long before they are full, so chunks are small.
+So products also prefetch the next chunk into the cache (`_aim_fetches`): one cache line per 20
+products of vectors, from four rows in turn. Prefetching one row at a time would be half as fast.
+Caches drop prefetched lines long before the cache is full, so chunks are small.
 """
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
@@ -46,20 +45,20 @@ from dpprobe.heads.kernels import vectors
 from dpprobe.heads.kernels.vectors import INT, INTERLEAVED, LANES, LINE, Code
 from dpprobe.privacy.machine_code import MachineCode
 
-# The functions here are compiled with their callers, for the types that callers pass.
+# Functions in this module are compiled together with their callers, for the callers' types.
 jit = MachineCode(__file__, vectors.__file__).jit
 
 # The most rows of a chunk.
 CHUNK = 128
 # A tile's classes, rows and vectors; and how many rows are multiplied with 5 classes before the
-# next 5 classes. Tiles of two rows take the whole chunk, so that weights are read once per chunk.
+# next 5 classes. With tiles of two rows it is the whole chunk, to read weights once per chunk.
 CLASSES = 5
 _ROWS, _VECTORS, _SWEEP = (4, 4, 4) if vectors.REGISTERS == 32 else (2, 2, CHUNK)
 # Bytes of the columns that are multiplied at a time.
 _COLUMN_BYTES = 4096
 # The fewest tiles of classes for which copying rows saves time.
 _MANY_KINDS = 4
-# Columns of padded arrays are a multiple of this.
+# Columns of padded arrays are a multiple of this number.
 ALIGNED = 16
 _VECTOR_BYTES = 4 * LANES
 
@@ -73,10 +72,10 @@ def _is_wide(like: Any) -> bool:
 def _add_products(
     _context, like, rows, byte, columns, weights, stride, out, out_stride, spots, start, twice
 ):
-    """Adds the products of 5 classes' weights with `_ROWS` rows, given by addresses, to [5, _ROWS].
+    """Adds products of 5 classes' weights with `_ROWS` rows (given by address) to `out` [5, _ROWS].
 
-    The products cover `columns` columns, from `byte` of each row on. Also prefetches cache lines by
-    `Code.fetch_ahead` with the last three arguments.
+    The products cover `columns` columns, from `byte` of each row on. The last three arguments are
+    for `Code.fetch_ahead`, which prefetches cache lines.
     """
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -113,7 +112,7 @@ def _add_products(
 
 @intrinsic
 def _lay_out(_context, like, rows, m, byte, pointers, panel):
-    """Copies `_VECTORS` vectors of each row from `byte` on, and writes the copies' addresses."""
+    """Copies `_VECTORS` vectors per row, from `byte` on, and writes the addresses of the copies."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         _, rows, m, byte, pointers, panel = arguments
@@ -136,7 +135,7 @@ def _lay_out(_context, like, rows, m, byte, pointers, panel):
 def _outer_sum(
     code: Code, arguments: Any, vectors: int, mask: Any, ahead: Sequence[Any] = ()
 ) -> None:
-    """Adds residuals [5, m] times m rows, given by addresses, to 5 sums of `vectors` vectors."""
+    """Adds residuals [5, m] times m rows (given by address) to 5 sums of `vectors` vectors."""
     _, rows, m, residuals, residual_stride, sums, stride, byte = arguments
     builder, vector = code.builder, code.size * code.lanes
     totals = code.make_zeros(CLASSES, vectors)
@@ -166,7 +165,7 @@ def _outer_sum(
 def _add_outer(
     _context, like, rows, m, residuals, residual_stride, sums, stride, byte, spots, start, together
 ):
-    """Adds `_outer_sum` of `_VECTORS` from `byte` of the rows; prefetches like `_add_products`."""
+    """Adds `_outer_sum` for `_VECTORS` vectors from `byte` on; prefetches like `_add_products`."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         code = Code(builder, wide=_is_wide(like))
@@ -178,7 +177,7 @@ def _add_outer(
 
 @intrinsic
 def _add_outer_end(_context, like, rows, m, residuals, residual_stride, sums, stride, byte, left):
-    """Adds `_outer_sum` of the vector at `byte` of the rows, with `left` columns of features."""
+    """Adds `_outer_sum` for the last vector, at `byte`, which has `left` columns of features."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         code = Code(builder, wide=_is_wide(like))
@@ -190,15 +189,15 @@ def _add_outer_end(_context, like, rows, m, residuals, residual_stride, sums, st
 
 @jit()
 def _aim_fetches(ahead, place, taken, tiles):
-    """Returns the arguments of the next tile's `fetch_ahead`, and where fetching continues.
+    """Returns the next tile's arguments for `fetch_ahead`, and where prefetching continues.
 
-    The next rows' cache lines are spread evenly over tiles; other tiles fetch cached lines.
+    The next rows' cache lines are spread evenly over tiles; further tiles fetch cached lines.
 
     Args:
       ahead: the address of the next rows' addresses; the number of next rows; `together`, how many
         rows are fetched in turn; cache lines per row; the address of the addresses of cached rows.
       place: (0, 0, 0) for the first tile.
-      taken: lines of each row that a tile fetches.
+      taken: the number of lines that a tile fetches per row.
 
     Returns:
       (the address of the rows' addresses, the byte of a row to begin at, `together`), next place.
@@ -217,7 +216,7 @@ def _aim_fetches(ahead, place, taken, tiles):
 
 @jit()
 def multiply_rows(pointers, m, d, weights, z, ahead):
-    """Writes weights times rows to z, by columns that fit a first-level cache of 48 KiB."""
+    """Writes weights times rows to `z`, in blocks of columns that fit a 48-KiB L1 cache."""
     rows, heads, stride = pointers.ctypes.data, weights.ctypes.data, weights.strides[0]
     logits, logit_stride, size = z.ctypes.data, z.strides[0], z.itemsize
     columns, groups = min(d, _COLUMN_BYTES // size), -(-m // _ROWS)
@@ -240,8 +239,8 @@ def multiply_rows(pointers, m, d, weights, z, ahead):
 def multiply_back(pointers, m, d, z, total, panel, ahead):
     """Adds z times rows to the total.
 
-    With many classes, the rows' next columns are first copied side by side, because columns of long
-    rows collide in the cache.
+    With many classes, columns of the rows are first copied side by side, because columns of long
+    rows evict each other from the cache.
     """
     rows, residuals, residual_stride = pointers.ctypes.data, z.ctypes.data, z.strides[0]
     sums, stride, size = total.ctypes.data, total.strides[0], z.itemsize
@@ -275,27 +274,27 @@ def make_panel():
 
 @jit()
 def make_pointers():
-    """Returns memory for the addresses of a chunk's rows, and of rows to fetch."""
+    """Returns memory for the addresses of a chunk's rows and of rows to prefetch."""
     return np.empty(CHUNK + 2 * INTERLEAVED, dtype=np.int64)
 
 
 @jit()
 def aim_at(first, stride, following, m, kinds, later):
-    """Writes the addresses of the next rows to `later`, in the order in which they are fetched.
+    """Writes the addresses of the next rows to `later`, in the order of prefetching.
 
     Args:
-      first, stride: the address of row 0, and bytes of a row.
+      first, stride: the address of row 0, and the bytes per row.
       following: the indices of the next rows.
-      m, kinds: the rows of the present chunk, and its tiles of classes.
+      m, kinds: the present chunk's number of rows, and number of tiles of classes.
 
     Returns:
-      How many rows are fetched in turn.
+      The number of rows fetched in turn.
     """
     next_rows = following.shape[0]
     # Fetching four rows in turn is fast enough unless the next rows exceed m * kinds / 2.
     together = INTERLEAVED if 2 * next_rows <= m * kinds else 2 * INTERLEAVED
-    # Rows are fetched in turn from `together` long runs: where rows are adjacent, the processor
-    # itself reads ahead in a few long runs, but not in many short runs.
+    # Rows are fetched in turn from `together` long runs. If rows are adjacent in memory, the
+    # processor itself reads ahead in a few long runs, but not in many short runs.
     apart = -(-next_rows // together)
     for i in range(apart * together):
         row = following[min(i % together * apart + i // together, next_rows - 1)]
@@ -305,11 +304,11 @@ def aim_at(first, stride, following, m, kinds, later):
 
 @jit()
 def split_fetches(later, rows, together, lines, pointers):
-    """Divides the next rows among both products; returns the argument `ahead` of each.
+    """Divides the next rows between both products; returns the argument `ahead` for each.
 
     Args:
-      later, together: of `aim_at`; `rows` is how many of the next rows are fetched.
-      lines: the cache lines of a row.
+      later, together: as in `aim_at`; `rows` is the number of next rows to fetch.
+      lines: the number of cache lines per row.
       pointers: the addresses of the present rows.
     """
     half, address = rows // 2 // together * together, later.ctypes.data
@@ -321,5 +320,5 @@ def split_fetches(later, rows, together, lines, pointers):
 
 @jit()
 def spare_pointers(m):
-    """Returns how many addresses the products of m rows read: whole tiles, and rows to fetch."""
+    """Returns how many addresses the products of m rows read: whole tiles, and rows to prefetch."""
     return max(-(-m // _ROWS) * _ROWS, 2 * INTERLEAVED)

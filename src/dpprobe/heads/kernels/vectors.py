@@ -1,4 +1,4 @@
-"""Writes machine code for vectors of float32 or float64, for the loops of `tiles`."""
+"""Generates machine code for vectors of float32 or float64, for the loops in `tiles`."""
 
 # mypy: allow-untyped-defs, disable-error-code="call-arg"
 # ruff: noqa: ARG001  (of an intrinsic Numba reads the signature, LLVM gets the values)
@@ -12,14 +12,14 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-# The number of rows whose cache lines are fetched in turn; doubled if steps are too few.
+# The number of rows whose cache lines are fetched in turn; doubled if there are too few steps.
 INTERLEAVED = 4
 _FEATURES = binding.get_host_cpu_features()
-# The float32 numbers of a vector; it has half as many float64.
+# The number of float32 per vector; a vector has half as many float64.
 LANES = 16 if _FEATURES.get("avx512f") else 8 if _FEATURES.get("avx2") else 4
-# Registers for vectors: x86 has 16 without AVX-512, ARM 32.
+# The number of vector registers: 16 on x86 without AVX-512, 32 on ARM.
 REGISTERS = 16 if _FEATURES.get("sse2") and LANES < 16 else 32
-# Steps of a tile between two fetches of cache lines: with few registers a step has few products.
+# The number of a tile's steps between two prefetches. With few registers, a step has few products.
 STEPS = 128 // REGISTERS
 FAST = frozenset({"contract", "reassoc", "nsz"})
 FLAGS = tuple(sorted(FAST))
@@ -45,8 +45,8 @@ class Code:
       wide: True for float64, False for float32.
 
     Attributes:
-      size: bytes of a number.
-      lanes: numbers of a vector.
+      size: bytes per number.
+      lanes: numbers per vector.
       zero: a vector of zeros.
     """
 
@@ -91,9 +91,9 @@ class Code:
         self.builder.call(ask, [pointer, *(ir.Constant(INT32, value) for value in (0, 2, 1))])
 
     def fetch_ahead(self, spots: Any, start: Any, together: Any, line: Any) -> None:
-        """Prefetches a cache line of each of `INTERLEAVED` rows, or of twice as many rows.
+        """Prefetches one cache line per row, for `INTERLEAVED` rows or twice as many.
 
-        `spots` is the address of the rows' addresses; lines are counted from the byte `start`.
+        `spots` is the address of the rows' addresses; `line` is counted from the byte `start`.
         """
         byte = self.builder.add(start, self.builder.mul(line, ir.Constant(INT, LINE)))
 
@@ -108,7 +108,7 @@ class Code:
             fetch_rows(range(INTERLEAVED, 2 * INTERLEAVED))
 
     def walk_steps(self, steps: Any, advance: Callable[[Any], None], ahead: Sequence[Any]) -> None:
-        """Calls `advance` for each step; prefetches cache lines before every `STEPS` steps."""
+        """Generates a loop that calls `advance` per step, and prefetches every `STEPS` steps."""
         together = ir.Constant(INT, STEPS)
         groups = self.builder.sdiv(steps, together)
         with cgutils.for_range(self.builder, groups, intp=INT) as loop:
@@ -138,7 +138,7 @@ class Code:
         self.builder.store(value, total)
 
     def make_zeros(self, rows: int, columns: int) -> list[list[Any]]:
-        """Returns variables that are 0, which LLVM keeps in registers."""
+        """Returns variables with value 0, which LLVM keeps in registers."""
         return [
             [cgutils.alloca_once_value(self.builder, self.zero) for _ in range(columns)]
             for _ in range(rows)
