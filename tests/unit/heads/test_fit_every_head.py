@@ -74,7 +74,9 @@ def test_a_head_learns_without_noise_and_repeats_itself(head: str, small_store: 
     assert fitted.weights.shape == (2, 4, 25)
     chosen = score_rows(fitted, store.read()).argmax(2)
     assert ((chosen == np.asarray(store.labels)).mean(1) > 0.5).all()
-    np.testing.assert_array_equal(fit_heads(method, data, priced, [1, 2]).weights, fitted.weights)
+    again = fit_heads(method, data, priced, [1, 2], record=lambda *_: None)
+    np.testing.assert_array_equal(again.weights, fitted.weights)
+    assert {row["seed_index"] for row in again.history} == {0, 1}
 
 
 ROWS, DIMENSION, CLASSES = 20_000, 512, 10
