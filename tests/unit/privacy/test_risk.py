@@ -335,7 +335,7 @@ def test_a_risk_below_the_smallest_epsilon_is_refused_with_the_epsilon_it_needs(
 # words
 
 SURE = RiskEpsilon(0.9318, "advantage-0.1", DELTA)
-RATE = RiskEpsilon(3.2132, "tpr-0.01-at-0.001", DELTA)
+RATE = RiskEpsilon(3.2132, "tpr-0.0125-at-0.001", DELTA)
 
 
 @pytest.mark.parametrize(
@@ -346,9 +346,9 @@ RATE = RiskEpsilon(3.2132, "tpr-0.01-at-0.001", DELTA)
         (SURE, "0.9318 (advantage 0.1)", "advantage 0.1 (ε ≤ 0.9318)", "advantage 0.1"),
         (
             RATE,
-            "3.2132 (TPR 0.01 at FPR 0.001)",
-            "TPR 0.01 at FPR 0.001 (ε ≤ 3.2132)",
-            "TPR 0.01 at FPR 0.001",
+            "3.2132 (TPR 0.0125 at FPR 0.001)",
+            "TPR 0.0125 at FPR 0.001 (ε ≤ 3.2132)",
+            "TPR 0.0125 at FPR 0.001",
         ),
     ],
 )
@@ -379,11 +379,11 @@ def test_an_advantage_in_full_says_what_it_allows_about_rare_units() -> None:
 def test_risks_are_explained_once_each_with_the_range_of_their_epsilons() -> None:
     another = RiskEpsilon(1.4, "advantage-0.1", DELTA)
     assert risk.explain_risks([0.5, math.inf]) == ""
-    assert risk.explain_risks([RATE]) == "TPR 0.01 at FPR 0.001 is ε 3.2132"
+    assert risk.explain_risks([RATE]) == "TPR 0.0125 at FPR 0.001 is ε 3.2132"
     # exp(1.4) * 0.001 + 1e-5 = 0.004065: the group's larger epsilon decides
     assert risk.explain_risks([another, 0.5, SURE, RATE]) == (
         "advantage 0.1 is ε 0.9318 to 1.4 (TPR at most 0.41% at 0.1% FPR); "
-        "TPR 0.01 at FPR 0.001 is ε 3.2132"
+        "TPR 0.0125 at FPR 0.001 is ε 3.2132"
     )
 
 

@@ -82,6 +82,7 @@ def test_other_pictures_of_a_person_are_no_companions(names: list[str]) -> None:
         ([("{}/image.jpg", "{}/mask.png")], 0),
         ([("{}.jpg", "mask_{}.jpg")], 0),
         ([("{}.jpg", "Copy of {}.jpg")], 0),
+        ([("{}.jpg", "mask1_{}.jpg")], 0),
     ],
 )
 def test_companions_in_other_folders_and_before_the_name(
