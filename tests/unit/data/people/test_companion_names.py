@@ -83,6 +83,7 @@ def test_other_pictures_of_a_person_are_no_companions(names: list[str]) -> None:
         ([("{}.jpg", "mask_{}.jpg")], 0),
         ([("{}.jpg", "Copy of {}.jpg")], 0),
         ([("{}.jpg", "mask1_{}.jpg")], 0),
+        ([("_{}.jpg", "_{}_mask.jpg")], 0),
     ],
 )
 def test_companions_in_other_folders_and_before_the_name(
