@@ -95,8 +95,8 @@ def readme_paragraph(published: Published, comparisons: Sequence[Comparison]) ->
     sources = len({c.number.paper for c in papers})
     summary = _paragraph(
         f"[All numbers](docs/reproduction.md): {len(papers)} of {_word(sources)} papers and "
-        f"{len(board)} of the private ML leaderboard. Of these, {waiting} wait for hours or data "
-        f"and {never} are not comparable."
+        f"{len(board)} of the private ML leaderboard. Of these, {waiting} still need "
+        f"computing time or data, and {never} are not comparable."
     )
     return f"{distinct_paragraph(comparisons)}\n\n{summary}"
 
@@ -113,11 +113,11 @@ def distinct_paragraph(comparisons: Sequence[Comparison]) -> str:
     counts = " and ".join(f"{_word(len(of))} on {name}" for name, of in gaps.items())
     below = " and ".join(f"{max(of):.1f} points on {name}" for name, of in gaps.items())
     return _paragraph(
-        f"{_word(len(distinct)).capitalize()} results of ours are like for like: {counts}. "
-        f"Papers and leaderboard print them {len(like)} times. Our accuracy is lower by at most "
-        f"{below}; CIFAR-10's images were encoded once more as JPEG. All are baselines without "
-        "public data: ScatterNets with a linear classifier, and a CNN. No number of a foundation "
-        "model was run like for like, because we could not fetch its weights or data."
+        f"{_word(len(distinct)).capitalize()} of our results are like for like: {counts}. Papers "
+        f"and the leaderboard print them {len(like)} times. Our accuracy is lower by at most "
+        f"{below}, whose images we had only as JPEG copies. All are baselines without public data: "
+        "ScatterNets with a linear classifier, and a CNN. We repeated no number of a foundation "
+        "model like for like, because we could not fetch its weights or data."
     )
 
 

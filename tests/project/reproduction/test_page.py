@@ -77,8 +77,8 @@ def test_the_readme_counts_each_result_once(repository: Path) -> None:
     assert (len(distinct), names.count("MNIST"), names.count("CIFAR-10")) == (7, 6, 1)
     worst = {name: max(g for k, g in distinct.items() if k[0] == name) for name in set(names)}
     flat = " ".join(words.split())
-    assert "Seven results of ours are like for like: six on MNIST and one on CIFAR-10." in flat
+    assert "Seven of our results are like for like: six on MNIST and one on CIFAR-10." in flat
     assert f"print them {every[1]} times" in flat
     assert f"{worst['MNIST']:.1f} points on MNIST and {worst['CIFAR-10']:.1f} points" in flat
     assert f"{papers[0]} of six papers and {board[0]} of the private ML leaderboard" in flat
-    assert f"{every[4]} wait for hours or data and {every[5]} are not comparable" in flat
+    assert f"{every[4]} still need computing time or data, and {every[5]} are not comparable" in flat
