@@ -20,6 +20,8 @@ Budget = Annotated[float, Field(ge=SMALLEST_EPSILON, le=LARGEST_EPSILON, allow_i
 # Significant digits to which noise and epsilons are rounded up. The last bits of Fourier transforms
 # differ between processors, but a plan is part of a cell's identity and must not differ.
 DIGITS = 6
+# Relative; epsilons have six digits, and their last bits differ between processors.
+PRICE_TOLERANCE = 2e-5
 # The largest number of cohorts in one chain, whose releases share one epsilon.
 LONGEST_HORIZON = 120
 # Tables mark a delta above 1 / n by ABOVE_MARK, and explain the mark by ABOVE_NOTE.

@@ -15,6 +15,7 @@ from dpprobe.counted_nouns import count_noun
 from dpprobe.errors import PrivacyError
 from dpprobe.privacy.limits import (
     LARGEST_EPSILON,
+    PRICE_TOLERANCE,
     SMALLEST_DELTA,
     SMALLEST_EPSILON,
     delta_fault,
@@ -44,7 +45,6 @@ from dpprobe.release.stated_values import (
     require_true,
 )
 from dpprobe.release_part_registry import ALWAYS_STATED, STATED_IF_ASKED
-from dpprobe.training.plan_file import PRICE_TOLERANCE
 
 T = TypeVar("T")
 

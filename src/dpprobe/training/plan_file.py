@@ -14,7 +14,7 @@ from dpprobe.files.json_files import check_not_newer, read_json, write_json
 from dpprobe.heads.facts import DataFacts
 from dpprobe.heads.options import MethodOptions, check_counts
 from dpprobe.json_values import hash_value
-from dpprobe.privacy.limits import delta_warning, round_up, to_json
+from dpprobe.privacy.limits import PRICE_TOLERANCE, delta_warning, round_up, to_json
 from dpprobe.privacy.noise_calibration import (
     calibrate,
     price_of_fits,
@@ -34,8 +34,6 @@ logger = logging.getLogger("dpprobe")
 FORMAT = "dpprobe-plans"
 FORMAT_VERSION = 5
 _WITHOUT_ATTACKS = 4  # an earlier format, which lacks `allows`
-# Epsilons are rounded up to six digits, and their last bits differ between processors.
-PRICE_TOLERANCE = 2e-5
 _ROUND_OFF = 1e-9
 _NOBODY = Patients(images=None)
 
