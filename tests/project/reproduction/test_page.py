@@ -81,4 +81,6 @@ def test_the_readme_counts_each_result_once(repository: Path) -> None:
     assert f"print them {every[1]} times" in flat
     assert f"{worst['MNIST']:.1f} points on MNIST and {worst['CIFAR-10']:.1f} points" in flat
     assert f"{papers[0]} of six papers and {board[0]} of the private ML leaderboard" in flat
-    assert f"{every[4]} still need computing time or data, and {every[5]} are not comparable" in flat
+    assert (
+        f"{every[4]} still need computing time or data, and {every[5]} are not comparable" in flat
+    )

@@ -123,17 +123,20 @@ def share_units(first: Hashes, second: Hashes, kind: Literal["names", "images"])
 
 
 def count_moved(first: Hashes, second: Hashes) -> int:
-    """Counts the images that are on different sides in two releases.
+    """Counts the images and the spellings of names that are on different sides in two releases.
 
-    An image on both sides of a release's split belongs to two units, and is not counted.
+    An image or name on both sides of a release's split belongs to two units, and is not counted.
     """
 
-    def only(hashes: Hashes, side: str, other: str) -> npt.NDArray[np.uint64]:
-        images = hashes.get(f"{side}.images", _NONE)
-        return np.setdiff1d(images, hashes.get(f"{other}.images", _NONE))
+    def only(hashes: Hashes, kind: str, side: str, other: str) -> npt.NDArray[np.uint64]:
+        here, there = (hashes.get(f"{each}.{kind}", _NONE) for each in (side, other))
+        return np.setdiff1d(here, there)
 
-    orders = SPLITS, SPLITS[::-1]
-    return sum(len(np.intersect1d(only(first, *o), only(second, *o[::-1]))) for o in orders)
+    return sum(
+        len(np.intersect1d(only(first, kind, *sides), only(second, kind, *sides[::-1])))
+        for kind in ("images", "names")
+        for sides in (SPLITS, SPLITS[::-1])
+    )
 
 
 def count_paying_twice(
@@ -231,7 +234,7 @@ def refuse_moved(
         read = {part.side for part in entry.booking.parts}
         if count_moved(hashes, theirs) or count_paying_twice(hashes, sides, theirs, read):
             raise PrivacyError(
-                f"release {booking.release!r}: images have changed sides since entry "
+                f"release {booking.release!r}: images or units have changed sides since entry "
                 f"{entry.number} of {ledger} ({entry.booking.release}) of the equal split "
                 f"({booking.split}), because units were renamed, or copies removed. The total "
                 "would count only one split for each unit; write another split_seed, so that both "

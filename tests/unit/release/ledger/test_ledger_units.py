@@ -143,6 +143,19 @@ def test_a_split_whose_images_moved_is_refused_and_another_split_is_not(tmp_path
     book(tmp_path, "a", asked("v3", split="seed_5"), y)
 
 
+def test_a_split_whose_people_moved_under_another_spelling_is_refused(tmp_path: Path) -> None:
+    """The names decide the side, but `007` and `7` are one person, whatever their images."""
+    book(
+        tmp_path, "a", asked("v1"), Units(names={"train": ["007", "8"], "test": ["9"]}, tables=None)
+    )
+    moved = Units(names={"train": ["08", "9"], "test": ["7"]}, tables=None)
+    said = str(refusal_of(book, tmp_path, "a", asked("v2"), moved))
+    check_tokens(said, "units have changed sides", "entry 1", "split_seed")
+    book(tmp_path, "a", asked("v2", split="seed_5"), moved)
+    stayed = Units(names={"train": ["7", "8", "10"], "test": ["09"]}, tables=None)
+    book(tmp_path, "a", asked("v3"), stayed)
+
+
 def test_an_image_on_both_sides_is_refused_where_both_are_read(tmp_path: Path) -> None:
     units = tables(tmp_path / "x", ["p", "q"], ["q"])
     said = str(refusal_of(book, tmp_path, "a", asked("v1", parts=BOTH), units))
@@ -429,18 +442,20 @@ def test_releases_share_units_if_any_name_is_in_both(
 IMAGES = st.sets(st.integers(1, 4))
 
 
-@given(IMAGES, IMAGES, IMAGES, IMAGES)
-def test_an_image_moved_if_it_is_on_one_side_alone_and_later_on_the_other(
-    train: set[int], test: set[int], later_train: set[int], later_test: set[int]
+@given(st.sampled_from(["images", "names"]), IMAGES, IMAGES, IMAGES, IMAGES)
+def test_an_image_or_name_moved_if_it_is_on_one_side_alone_and_later_on_the_other(
+    kind: str, train: set[int], test: set[int], later_train: set[int], later_test: set[int]
 ) -> None:
     first, second = (
-        {f"{side}.images": np.array(sorted(held), np.uint64) for side, held in sides.items()}
+        {f"{side}.{kind}": np.array(sorted(held), np.uint64) for side, held in sides.items()}
         for sides in ({"train": train, "test": test}, {"train": later_train, "test": later_test})
     )
     to_test = (train - test) & (later_test - later_train)
     to_train = (test - train) & (later_train - later_test)
     assert count_moved(first, second) == len(to_test) + len(to_train)
     assert count_moved(second, first) == count_moved(first, second)
+    if kind == "names":  # own splits may number each side from 0
+        return
     # pairs: a side that one release uses, and the opposite side in the other release
     both = {"train", "test"}
     paying = len(train & later_test) + len(test & later_train)
