@@ -104,9 +104,9 @@ def check_extent(values: Any, where: str) -> None:
 
 def _extent_fault(value: Any, levels: int, count: int) -> str | None:
     if levels > _DEEPEST or count > _MOST_VALUES:
-        return f"more than {_DEEPEST} levels or {_MOST_VALUES:,} values; write fewer"
+        return f"more than {_DEEPEST} levels or {_MOST_VALUES:,} values; use fewer"
     if isinstance(value, int) and abs(value) >= 2**63:
-        return "a number beyond 64 bits; write a smaller number"
+        return "a number beyond 64 bits; use a smaller number"
     if isinstance(value, str) and _NO_TEXT.search(value):
         what = "contains a NUL character or half a character (a lone surrogate); remove it"
         return f"{value!r:.60}: {what}"
@@ -132,7 +132,7 @@ def _explain_all(
             continue
         wanted = [_describe_wanted(item) for _, item in group]
         name = ".".join(map(str, place[1:]))
-        lines.append(f"{name}: {_shorten(group[0][1]['input'])}: write {' or '.join(wanted)}")
+        lines.append(f"{name}: {_shorten(group[0][1]['input'])}: must be {' or '.join(wanted)}")
     return lines
 
 
@@ -254,10 +254,10 @@ def _explain_error(place: Sequence[Any], item: Any, values: Any, cls: type[BaseM
         return f"{path}: a name has only lower-case letters, digits and underscores; rename it"
     if item["type"] == "string_pattern_mismatch" and FOLDER_PATTERN in item["ctx"]["pattern"]:
         return (
-            f"{path}: {_shorten(item['input'])}: a folder's path must have no spaces, no ~, "
-            "no double slashes, no braces and no other special characters; write another"
+            f"{path}: {_shorten(item['input'])}: a folder's path must have no spaces, no ~, no "
+            "double slashes, no braces and no other special characters; choose another"
         )
     wanted = _describe_wanted(item)
     if item["type"] == "value_error":
         return f"{path}: {wanted}" if path else wanted
-    return f"{path}: {_shorten(item['input'])}: write {wanted}"
+    return f"{path}: {_shorten(item['input'])}: must be {wanted}"

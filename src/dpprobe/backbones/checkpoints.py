@@ -120,7 +120,10 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
         for each, value in state.items()
         if each in wanted or each.rpartition(".")[0] not in classifiers
     }
-    remedy = "write the trained model under `model`, or model_args or preprocessing.size as trained"
+    remedy = (
+        "name the trained model under `model`, or set model_args or preprocessing.size as in "
+        "training"
+    )
     fill_model(model, given, path=path, name=name, remedy=remedy)
 
 

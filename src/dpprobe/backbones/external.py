@@ -67,7 +67,7 @@ class Options(BackboneOptions):
         if self.vectors is None and list(known) == ["vectors"]:
             return "vectors"
         raise ConfigError(
-            f"vectors: the dataset has no vectors named {name!r}, only {', '.join(known)}; write "
+            f"vectors: the dataset has no vectors named {name!r}, only {', '.join(known)}; choose "
             "one of these names"
         )
 

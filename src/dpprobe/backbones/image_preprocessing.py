@@ -56,7 +56,7 @@ def _scale_grey(image: Image.Image) -> Image.Image:
         )
     if values.max() > white:
         raise DataError(
-            f"a grey value of {values.max()} has more than {bits} bits; write a larger grey_bits"
+            f"a grey value of {values.max()} has more than {bits} bits; set a larger grey_bits"
         )
     values = values.astype(np.uint32)
     if image.info.get(WHITE_IS_ZERO):

@@ -111,7 +111,7 @@ class Options(NetworkOptions):
             )
         if not (named or self.checkpoint or ":" in self.model) and self.pretrained is None:
             raise ValueError(
-                f"pretrained: missing; write a tag of {self.model}, or a checkpoint, or "
+                f"pretrained: missing; set a tag of {self.model}, or a checkpoint, or "
                 "`pretrained: false` for random weights"
             )
         return self

@@ -264,9 +264,9 @@ class NetworkOptions(BackboneOptions):
     def _check_layers_and_crops(self) -> NetworkOptions:
         if self.layers and self.stored_crops:
             raise ValueError(
-                f"preprocessing.crops {self.stored_crops} with layers: features of inner "
-                "blocks are computed for the central crop only; write two backbones, one with "
-                "crops and one with layers"
+                f"preprocessing.crops {self.stored_crops} with layers: features of inner blocks "
+                "are computed for the central crop only; define two backbones, one with crops and "
+                "one with layers"
             )
         return self
 
@@ -318,6 +318,6 @@ def suggest_names(name: str, known: Iterable[str]) -> str:
 
 def channels_error(name: str, values: int, channels: int) -> str:
     return (
-        f"preprocessing.{name}: {values} values for {channels} channels; write one number, or "
-        "one per channel"
+        f"preprocessing.{name}: {values} values for {channels} channels; give one number, or one "
+        "per channel"
     )

@@ -112,10 +112,10 @@ class Options(NetworkOptions):
             )
         channels = value.get("in_chans", 3)
         if type(channels) is not int or channels < 1:
-            raise ValueError(f"in_chans {channels!r}: write a whole number of 1 or more")
+            raise ValueError(f"in_chans {channels!r}: must be a whole number of 1 or more")
         layer = value.get("mlp_layer", _MLP_LAYERS[0])
         if layer not in _MLP_LAYERS:
-            raise ValueError(f"mlp_layer {layer!r}: write one of {', '.join(_MLP_LAYERS)}")
+            raise ValueError(f"mlp_layer {layer!r}: choose one of {', '.join(_MLP_LAYERS)}")
         return value
 
     @model_validator(mode="after")
@@ -169,8 +169,8 @@ class Options(NetworkOptions):
         return [
             *others,
             f"{self.checkpoint}: preprocessing {', '.join(assumed)} and further model_args are "
-            f"assumed to be timm's for {self.model}. Wrong values cost accuracy: compare with the "
-            "training, and write its values under preprocessing, and model_args such as pad_type",
+            f"assumed to be timm's for {self.model}. Wrong values cost accuracy: compare them with "
+            "the training, and set its values under preprocessing and model_args, such as pad_type",
         ]
 
     def _warn_of_pooling(self) -> list[str]:
@@ -460,7 +460,7 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
     if not hasattr(model, "reset_classifier"):
         raise ConfigError(
             f"model: {options.model} has no classifier, but features are the input of the "
-            "classifier; write another model"
+            "classifier; choose another model"
         )
     return model
 
@@ -504,7 +504,7 @@ def _resize_network(model: Any, options: Options, size: tuple[int, int]) -> None
     patch = getattr(embed, "patch_size", None)
     if patch is None or not hasattr(model, "set_input_size"):
         return
-    remedy = f"write a preprocessing.size that is a multiple of {math.lcm(*patch)}"
+    remedy = f"set a preprocessing.size that is a multiple of {math.lcm(*patch)}"
     if any(side % part for side, part in zip(size, patch, strict=True)):
         raise ConfigError(
             f"model: {options.model} does not take images of {[*size]} (patches of {[*patch]} do "

@@ -410,7 +410,7 @@ def headline_metric(
     if metric == "macro_accuracy" and multi_label:
         raise ConfigError(
             "metric: macro_accuracy needs one label per row, but rows may have several labels; "
-            "write auc or accuracy"
+            "use auc or accuracy"
         )
     return metric
 

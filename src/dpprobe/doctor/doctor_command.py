@@ -75,7 +75,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     data = arguments.data or (run.data if run and run.data.is_dir() else None)
     for folder, key in ((results, "results_dir"), (data, "data_dir")):
         if folder is not None and not folder.is_dir():
-            raise DataError(f"{folder}: no such folder; write the {key} of a study")
+            raise DataError(f"{folder}: no such folder; name the {key} of a study")
     if arguments.fix and _LOCKS.is_dir() and any(_LOCKS.iterdir()):
         unlock = command_line(*run_words(call=[*(run.call if run else ()), "--unlock"]))
         raise ConfigError(
@@ -87,7 +87,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     seconds = max(time.monotonic() - started, 1e-3)
     if not checked:
         raise DataError(
-            f"{results}: no file here has a recorded hash; write the results_dir of a study"
+            f"{results}: no file here has a recorded hash; name the results_dir of a study"
         )
     damaged = sorted(each for each in checked if each.fault)
     left = 0

@@ -202,8 +202,8 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         return look_at_parquet(place, wishes)
     if path.name.lower().endswith(VECTORS):
         raise ConfigError(
-            f"{place}: vectors, of which init writes no study; write one with `source: embeddings` "
-            f"and `train: {place}`, as docs/embeddings.md shows"
+            f"{place}: vectors, for which init cannot write a study; write one with `source: "
+            f"embeddings` and `train: {place}`, as docs/embeddings.md shows"
         )
     raise ConfigError(
         f"{place}: neither a folder nor a table; name a folder of class folders, or a file that "

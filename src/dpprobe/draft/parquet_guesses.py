@@ -111,7 +111,7 @@ def _count_rows(place: str, keys: dict[str, Line], label: str, notes: list[str])
             raise ConfigError(
                 f"{place}: column {label} has the label {highest}: init reads labels as class "
                 f"numbers from 0 and accepts at most {guesses.MOST_CLASSES:,} classes; correct the "
-                "labels, name another column with --label, or write class_names in a study"
+                "labels, name another column with --label, or set class_names in a study"
             )
         numbers = [str(number) for number in range(highest + 1)]
         check_counts(dict.fromkeys(numbers, 0), place)

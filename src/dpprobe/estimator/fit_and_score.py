@@ -125,8 +125,8 @@ def _judge_missing(data: TrainingSet, *, accepted: bool) -> None:
     )
     if share >= MANY_LOST and not accepted:
         raise ArrayError(
-            f"{told}; nothing was fitted or spent. Replace such values by public constants, "
-            'or write missing="null"'
+            f"{told}; nothing was fitted or spent. Replace such values by public constants, or "
+            'pass missing="null"'
         )
     warn_caller(told)
 
@@ -224,7 +224,7 @@ def draw_seed(state: int | np.random.RandomState | None) -> int:
     if isinstance(state, np.random.RandomState):
         return int(state.randint(2**31))
     if state is not None:
-        raise ConfigError(f"random_state {state!r}: write a whole number, or None")
+        raise ConfigError(f"random_state {state!r}: pass a whole number, or None")
     return secrets.randbits(128)
 
 

@@ -109,8 +109,8 @@ class BalanceOptions(MethodOptions):
             )
         if self.prior_share + self.offset_share >= 1:
             raise ValueError(
-                f"prior_share {self.prior_share:g} and offset_share {self.offset_share:g} leave no "
-                "budget for training; write smaller shares"
+                f"prior_share {self.prior_share:g} and offset_share {self.offset_share:g} leave "
+                "no budget for training; choose smaller shares"
             )
 
     @property
@@ -137,7 +137,7 @@ class BalanceOptions(MethodOptions):
         for name, numbers in given.items():
             if numbers and len(numbers) != classes:
                 return (
-                    f"{name} has {len(numbers)} numbers for {classes} classes; write one number "
+                    f"{name} has {len(numbers)} numbers for {classes} classes; give one number "
                     "per class, in the order of the classes"
                 )
         if self.class_weights and multi_label:

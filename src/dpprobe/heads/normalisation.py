@@ -246,11 +246,11 @@ def _spelt_out(value: Any) -> Any:
     mapping = {"kind": value} if isinstance(value, str) else value
     if not isinstance(mapping, Mapping):
         raise ValueError(
-            f"{value!r}: write one of {', '.join(KINDS)}, or a mapping with the key kind"
+            f"{value!r}: choose one of {', '.join(KINDS)}, or a mapping with the key kind"
         )
     kind = mapping.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"unknown kind {kind!r}; write one of: {', '.join(KINDS)}")
+        raise ValueError(f"unknown kind {kind!r}; choose one of: {', '.join(KINDS)}")
     return KINDS[kind].model_validate(dict(mapping))
 
 

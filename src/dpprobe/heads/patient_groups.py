@@ -92,5 +92,5 @@ def _check_names(names: Sequence[str]) -> None:
     for name, other in find_equal_numbers(names).items():
         raise PrivacyError(
             f"units of privacy: {name!r} is {other!r} in other rows, and each would count as one "
-            "person; write one name per person"
+            "person; use one name per person"
         )

@@ -24,8 +24,7 @@ class Range(Options):
             raise ValueError(f"low {self.low:g} must be below high {self.high:g}")
         if self.log and self.low <= 0:
             raise ValueError(
-                f"low {self.low:g} has no logarithm, but log: true needs it; write a positive "
-                "number"
+                f"low {self.low:g} has no logarithm, but log: true needs it; use a positive number"
             )
         return self
 
@@ -51,7 +50,7 @@ def _read_space(value: Any) -> Any:
         return Range.model_validate(dict(value))
     if isinstance(value, Range) or (isinstance(value, list | tuple) and len(value) > 1):
         return value
-    raise ValueError(f"{value!r}: write a list of two or more values, or low and high")
+    raise ValueError(f"{value!r}: must be a list of two or more values, or low and high")
 
 
 # The searched option itself refuses values that are not finite, with its own error.

@@ -49,7 +49,7 @@ def epsilon_token(value: Any) -> str:
     text = value.lower() if isinstance(value, str) else "inf"
     plain = text.isascii() and ("inf" in text or number < math.inf)
     if not (number > 0 and plain):
-        raise ValueError(f"{value!r:.100}: write a positive number or inf")
+        raise ValueError(f"{value!r:.100}: must be a positive number or inf")
     return INFINITE if math.isinf(number) else f"{number:.12g}"
 
 
@@ -109,7 +109,7 @@ def delta_fault(
     """
     if allowed or not delta_above(delta, n):
         return None
-    remedy = "write a smaller delta"
+    remedy = "set a smaller delta"
     if allowed is not None:
         remedy += ", or `allow_delta_above_one_over_n: true` if nothing will be released"
     return f"{_describe_above(delta, n, unit)}; {remedy}"

@@ -447,7 +447,7 @@ def _deviation_in_steps(mechanism: Mechanism, step: float, *, norm: float = 1.0)
     if steps > LARGEST_DEVIATION:
         raise PrivacyError(
             f"{mechanism.name}: noise of {mechanism.noise_multiplier:g} times the sensitivity "
-            "exceeds the limit of exact sums; write a larger epsilon"
+            "exceeds the limit of exact sums; set a larger epsilon"
         )
     return steps
 

@@ -98,7 +98,7 @@ def _list_remedies(
         fractions = ", ".join(f"{fraction:g}" for fraction in enough)
         has = "it would have" if len(names) == 1 else "each would have at least"
         yield f"With test_fraction {fractions} {has} {', '.join(map(str, enough.values()))}:"
-        ways.insert(0, "write one of these")
+        ways.insert(0, "choose one of these")
     words = ", or ".join(ways)
     yield words if enough else words[:1].upper() + words[1:]
     if not any(release.dataset == name for release in study.releases.values()):

@@ -67,7 +67,7 @@ def _read_epsilons(value: Any) -> Any:
     if len(value) > _MOST_EPSILONS:
         raise ValueError(
             f"{len(value):,} epsilons: at most {_MOST_EPSILONS:,} are allowed: each trains every "
-            "method again; write fewer"
+            "method again; use fewer"
         )
     tokens = [budget_token(item) for item in value]
     for token in tokens:

@@ -19,7 +19,7 @@ from tests.support.asking_studies import BACKBONES, CHEST, METHODS, SGD, TUNED
 
 Ask = Callable[..., Study]
 BY_NAME = dict(zip(ANALYSES, load_analyses(), strict=True))
-NO_CELL = "no cell of the study has these methods and epsilons; write other values"
+NO_CELL = "no cell of the study has these methods and epsilons; choose other values"
 NOT_PRIVATE = r"methods: ceiling is not private, so .*; remove it, or write `membership: {}`"
 NO_NETWORK = r"methods: tuned: audits train linear heads, not networks; "
 SEVERAL = r"datasets: chest: has several labels per image, but {} needs one; name datasets .*{}"
@@ -238,7 +238,7 @@ def test_datasets_with_one_label_stand_in_the_study_s_order(
                 "base": {"head": "prototypes"},
                 "search": {"max_row_norm": [1.0, 2.0]},
             },
-            "sites cannot search together; write the head to train",
+            "sites cannot search together; name the head to train",
         ),
     ],
     ids=lambda given: str(given)[:24],

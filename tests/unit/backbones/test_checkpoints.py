@@ -206,5 +206,5 @@ def test_a_classifier_is_left_out_by_its_name_alone(
         assert not any(name.startswith("fc") for name in fresh.state_dict())
         assert_filled(fresh, state)
     else:
-        with pytest.raises(ConfigError, match=f"the model has no {extra}; write the trained model"):
+        with pytest.raises(ConfigError, match=f"the model has no {extra}; name the trained model"):
             load_weights(fresh, state, **given)

@@ -578,7 +578,7 @@ def test_without_a_class_token_patches_are_averaged() -> None:
         ([Block(), Block(0), Block(0)], "all", "layers: block 2 of N is not called"),
         ([Block(gives=lambda x: (x, x))], [1], "block 1 of N gives neither tokens nor maps"),
         ([Block(gives=lambda x: x[:, 0])], [1], "block 1 of N gives neither tokens nor maps"),
-        ([Block(), Block()], [1, 3], "layers: N has no block 3; write numbers from 0 to 2"),
+        ([Block(), Block()], [1, 3], "layers: N has no block 3; use numbers from 0 to 2"),
     ],
 )
 def test_layers_that_a_network_does_not_give_are_refused(

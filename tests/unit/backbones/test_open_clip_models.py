@@ -206,7 +206,7 @@ VIT = {"model": "ViT-B-32", "pretrained": False}
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"pretrained": None}, "pretrained: missing; write a tag of ViT-B-32, or a checkpoint, or"),
+        ({"pretrained": None}, "pretrained: missing; set a tag of ViT-B-32, or a checkpoint, or"),
         ({"model": "hf-hub:a/b", "pretrained": "x"}, "hf-hub:a/b includes its weights; remove"),
         ({"model": "hf-hub:a/b", "pretrained": None, "checkpoint": "w"}, "includes its weights"),
         ({"model": "ViT-B-32.openai", "pretrained": "x"}, "and pretrained x choose different wei"),

@@ -33,7 +33,7 @@ def of(family: str, **changes: Any) -> Any:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"layers": [1, 1]}, "layers: block 1 appears twice; remove one"),
     ({"layers": [0, 2, 0]}, "layers: block 0 appears twice; remove one"),
-    ({"layers": [-1]}, "layers.0: -1: write a number of 0 or more"),
+    ({"layers": [-1]}, "layers.0: -1: must be a number of 0 or more"),
     ({"layers": "last"}, "layers: 'last': write 'all' or a list"),
     ({"token": "pooled"}, "token pooled has no effect without layers; remove it, or write"),
     (
@@ -42,18 +42,18 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"preprocessing": {"mean": [0.1, 0.2]}}, "preprocessing.mean: 2 values for 3 channels; write"),
     ({"preprocessing": {"std": [1] * 4}}, "preprocessing.std: 4 values for 3 channels; write one"),
-    ({"preprocessing": {"std": [1, 0, 1]}}, "preprocessing.std.1: 0: write a number above 0"),
-    ({"preprocessing": {"std": 0}}, "preprocessing.std: 0: write a number above 0"),
+    ({"preprocessing": {"std": [1, 0, 1]}}, "preprocessing.std.1: 0: must be a number above 0"),
+    ({"preprocessing": {"std": 0}}, "preprocessing.std: 0: must be a number above 0"),
     ({"preprocessing": {"mean": float("nan")}}, "preprocessing.mean: nan: write a finite number"),
     ({"preprocessing": {"crop_seed": 3}}, "crop_seed 3 has no effect with crop centre; remove it"),
     ({"preprocessing": {"crop_seed": 0}}, "crop_seed 0 has no effect with crop centre; remove it"),
     ({"preprocessing": {"crops": 2}}, "crops 2 has no effect with crop centre; remove it, or"),
-    ({"preprocessing": INCEPTION | {"crops": 100}}, "crops: 100: write a number of 99 or less"),
-    ({"preprocessing": {"size": 0}}, "preprocessing.size: 0: write a number of 1 or more"),
+    ({"preprocessing": INCEPTION | {"crops": 100}}, "crops: 100: must be a number of 99 or less"),
+    ({"preprocessing": {"size": 0}}, "preprocessing.size: 0: must be a number of 1 or more"),
     ({"checkpoint_sha256": "0" * 64}, "checkpoint_sha256: has no checkpoint to check; remove it"),
-    ({"grey_bits": 17}, "grey_bits: 17: write a number of 16 or less"),
-    ({"grey_bits": 0}, "grey_bits: 0: write a number of 1 or more"),
-    ({"dimension": 0}, "dimension: 0: write a number of 1 or more"),
+    ({"grey_bits": 17}, "grey_bits: 17: must be a number of 16 or less"),
+    ({"grey_bits": 0}, "grey_bits: 0: must be a number of 1 or more"),
+    ({"dimension": 0}, "dimension: 0: must be a number of 1 or more"),
 ]
 
 

@@ -43,14 +43,14 @@ def test_a_projection_makes_fewer_features(values: dict[str, Any], said: str | N
 @pytest.mark.parametrize(
     ("family", "change", "said"),
     [
-        ("pixels", {"std": 0}, "std: 0: write a number above 0"),
+        ("pixels", {"std": 0}, "std: 0: must be a number above 0"),
         ("pixels", {"mean": float("inf")}, "mean: inf: "),
-        ("pixels", {"size": 0}, "size: 0: write a number of 1 or more"),
-        ("pixels", {"project": 0}, "project: 0: write a number of 1 or more"),
-        ("scattering", {"J": 9}, "J: 9: write a number of 8 or less"),
-        ("scattering", {"J": 0}, "J: 0: write a number of 1 or more"),
-        ("scattering", {"L": 0}, "L: 0: write a number of 1 or more"),
-        ("scattering", {"size": 1}, "size: 1: write a number of 2 or more"),
+        ("pixels", {"size": 0}, "size: 0: must be a number of 1 or more"),
+        ("pixels", {"project": 0}, "project: 0: must be a number of 1 or more"),
+        ("scattering", {"J": 9}, "J: 9: must be a number of 8 or less"),
+        ("scattering", {"J": 0}, "J: 0: must be a number of 1 or more"),
+        ("scattering", {"L": 0}, "L: 0: must be a number of 1 or more"),
+        ("scattering", {"size": 1}, "size: 1: must be a number of 2 or more"),
     ],
 )
 def test_numbers_out_of_range_are_refused(family: str, change: dict[str, Any], said: str) -> None:

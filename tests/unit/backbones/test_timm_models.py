@@ -47,13 +47,13 @@ def options(**changes: Any) -> Any:
         ({"model_args": {"in_chans": 0}}, "in_chans 0: write a whole number of 1 or more"),
         ({"model_args": {"in_chans": True}}, "in_chans True: write a whole number"),
         ({"model_args": {"in_chans": 2.0}}, "in_chans 2.0: write a whole number"),
-        ({"model_args": {"in_chans": "3"}}, "in_chans '3': write a whole number"),
+        ({"model_args": {"in_chans": "3"}}, "in_chans '3': must be a whole number"),
         (
             {"model_args": {"in_chans": 1}, "preprocessing": {"mean": [0.5, 0.5]}},
             "preprocessing.mean: 2 values for 1 channels",
         ),
-        ({"preprocessing": {"crop_pct": 1.5}}, "crop_pct: 1.5: write a number of 1 or less"),
-        ({"preprocessing": {"crop_pct": 0}}, "crop_pct: 0: write a number above 0"),
+        ({"preprocessing": {"crop_pct": 1.5}}, "crop_pct: 1.5: must be a number of 1 or less"),
+        ({"preprocessing": {"crop_pct": 0}}, "crop_pct: 0: must be a number above 0"),
         ({"model": ""}, "model: "),
     ],
 )
@@ -302,7 +302,7 @@ def test_layers_of_a_resnet_are_its_stages() -> None:
     assert dict(backbone.layers) == {"0": 32, "4": model.num_features}  # 32 after the stem
     assert backbone.dimension == model.num_features
     for layers, token, said in (
-        ([40], None, "layers: test_resnet has no block 40; write numbers from 0 to 4"),
+        ([40], None, "layers: test_resnet has no block 40; use numbers from 0 to 4"),
         ("all", "class", "token: test_resnet has no class token"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -407,7 +407,7 @@ def test_the_mlp_of_a_vit_may_be_named() -> None:
     assert {k: v.shape for k, v in graph.model.state_dict().items()} == {
         k: v.shape for k, v in expected.state_dict().items()
     }
-    with pytest.raises(ConfigError, match="mlp_layer 'Linear': write one of GluMlp, Mlp"):
+    with pytest.raises(ConfigError, match="mlp_layer 'Linear': choose one of GluMlp, Mlp"):
         options(model_args={"mlp_layer": "Linear"})
 
 

@@ -750,13 +750,13 @@ def folders_without_results() -> Calls:
     yield Expected(
         ("empty",),
         None,
-        ("dpprobe: empty: no file here has a recorded hash; write the results_dir",),
+        ("dpprobe: empty: no file here has a recorded hash; name the results_dir",),
     )
     yield Expected(
-        ("gone",), None, ("dpprobe: gone: no such folder; write the results_dir of a study",)
+        ("gone",), None, ("dpprobe: gone: no such folder; name the results_dir of a study",)
     )
     yield Expected(
-        ("--data", "gone"), None, ("dpprobe: gone: no such folder; write the data_dir of",)
+        ("--data", "gone"), None, ("dpprobe: gone: no such folder; name the data_dir of",)
     )
     shutil.rmtree(FOLDER)
     yield Expected()

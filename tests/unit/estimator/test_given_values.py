@@ -276,7 +276,7 @@ def test_a_number_is_read_as_it_is_written(given: Any, number: float) -> None:
 
 @pytest.mark.parametrize("given", NO_NUMBERS, ids=lambda value: repr(value)[:12])
 def test_other_values_are_no_numbers(given: Any) -> None:
-    with pytest.raises(given_values.NumberError, match="^named .*write one number") as caught:
+    with pytest.raises(given_values.NumberError, match="^named .*give one number") as caught:
         given_values.read_number("named", given)
     assert isinstance(caught.value, ConfigError)
     assert isinstance(caught.value, PrivacyError)
@@ -301,10 +301,10 @@ def test_a_risk_is_read_from_a_mapping() -> None:
             read({"advantage": 2})
         with pytest.raises(PrivacyError, match="risk: write advantage"):
             read({})
-        with pytest.raises(given_values.NumberError, match="advantage True: write one number"):
+        with pytest.raises(given_values.NumberError, match="advantage True: give one number"):
             read({"advantage": True})
     for other in (0.1, "0.1", [0.1], None):
-        with pytest.raises(given_values.NumberError, match="named .*: write a mapping, such as"):
+        with pytest.raises(given_values.NumberError, match="named .*: pass a mapping, such as"):
             given_values.read_risk("named", other)
 
 

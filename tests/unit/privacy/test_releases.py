@@ -158,7 +158,7 @@ def test_what_may_not_be_released_together_is_refused() -> None:
         (partial(of_sites.make_noise, "a", 3), "not for sums of several sites"),
         (
             partial(releases(loud).release_gaussian, "a", zero(2, 3, step=2.0**-9)),
-            "exceeds the limit of exact sums; write a larger epsilon",
+            "exceeds the limit of exact sums; set a larger epsilon",
         ),
     ]
     for call, message in refused:

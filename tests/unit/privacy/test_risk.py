@@ -267,7 +267,7 @@ def test_a_budget_has_one_spelling_which_is_read_as_what_it_names(value: Any, to
         ({"advantage": "much"}, "'much'.*write numbers between 0 and 1"),
         ({"advantage": None}, "None.*write numbers between 0 and 1"),
         ("advantage-x", "'x'.*write numbers"),
-        ("tpr-0.1", "'tpr-0.1': write a positive number or inf"),
+        ("tpr-0.1", "'tpr-0.1': must be a positive number or inf"),
         ({"true_positives": 0.01, "at": 0.01}, r"true_positives 0\.01 at 0\.01: .*guessing"),
         ({"true_positives": 0.01, "at": 0.1}, r"true_positives 0\.01 at 0\.1: "),
         ({"true_positives": 1.0, "at": 0.1}, r"true_positives 1\.0 at 0\.1: "),

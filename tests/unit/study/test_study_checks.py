@@ -227,7 +227,7 @@ OVERWRITTEN = "files written there would lie in images, where dataset "
 # Parts of each line that is said of a study above: of errors, which begin with `config: `, or else
 # of warnings. Nothing is said of the others.
 SAID: dict[str, list[str]] = {
-    "delta 0.1": [f"config: delta on datasets.digits: {ABOVE}; write a smaller delta, or `allow_"],
+    "delta 0.1": [f"config: delta on datasets.digits: {ABOVE}; choose a smaller delta, or `allow_"],
     "delta 1/n": [ONE_OVER_N],
     "just above": ["config: delta on datasets.digits: delta 0.0007 is above 1/n = 0.000695"],
     "delta 0.99/n": ["on average 0.99 rows of 1438. Prefer 1e-05"],
@@ -261,9 +261,9 @@ SAID: dict[str, list[str]] = {
     "same as none": ["config: releases.r0: dataset digits: same_units_as: none: write the name of"],
     "a release's delta": ["releases.r1: delta 0.000356633 is 0.5 * 1/n (n = 1402 training rows)"],
     "a release's delta is its dataset's": ["datasets.digits: delta 0.000356633 is 0.5 * 1/n"],
-    "a release's delta above 1/n": [f"config: releases.r0: {ABOVE_BY_ID}; write a smaller delta"],
+    "a release's delta above 1/n": [f"config: releases.r0: {ABOVE_BY_ID}; choose a smaller delta"],
     "allowed, a release": [f"datasets.digits: {ABOVE_BY_ID}{NOT_RELEASED}"],
-    "allowed, no release": [f"config: releases.r0: {ABOVE_BY_ID}; write a smaller delta"],
+    "allowed, no release": [f"config: releases.r0: {ABOVE_BY_ID}; choose a smaller delta"],
     **{
         f"allowed, {limit}": [
             f"config: releases.r0: privacy.{limit} of digits uses the dataset's delta: "
@@ -312,10 +312,10 @@ SAID: dict[str, list[str]] = {
         "config: public_datasets.other: it has the images of the private dataset digits, even if",
         "config: public_datasets.other: expect.test: 3, but there are 359 test rows",
     ],
-    "shards": ["config: features.shards: 360 is above the 359 test rows of digits; write at most"],
+    "shards": ["config: features.shards: 360 is above the 359 test rows of digits; use at most"],
     "many shards": [
-        "config: features.shards: 1439 is above the 1438 train rows of digits; write at most 1438",
-        "config: features.shards: 1439 is above the 359 test rows of digits; write at most 359",
+        "config: features.shards: 1439 is above the 1438 train rows of digits; use at most 1438",
+        "config: features.shards: 1439 is above the 359 test rows of digits; use at most 359",
     ],
     "patients": [
         "datasets.p: unit: image, and patients may have several: patients have no guarantee; write",
@@ -332,7 +332,7 @@ SAID: dict[str, list[str]] = {
     ],
     "units of a part": [FEW_TESTED],
     "Opacus": ["config: methods.theirs on datasets.p: engine opacus clips gradients of images"],
-    "one folder": ["config: results_dir: same: it is the data_dir too; write two folders"],
+    "one folder": ["config: results_dir: same: it is also the data_dir; too; write two folders"],
     "results of images": [f"config: results_dir: images/out: {OVERWRITTEN}scans looks for images"],
     "tables of images": [f"config: data_dir: images: {OVERWRITTEN}scans looks for images"],
     "tables below": [f"config: data_dir: images/a: {OVERWRITTEN}scans looks for images"],
@@ -342,7 +342,7 @@ SAID: dict[str, list[str]] = {
     "downloads": ["config: results_dir: out/downloads: in out/downloads, where downloads go"],
     "results of cells": [
         "config: results_dir: results/cells: cells is a name that the default study writes in "
-        "results; write another, such as results/cells_study"
+        "results; choose another, such as results/cells_study"
     ],
     "results of releases": ["config: results_dir: results/mine/releases: releases is a name that"],
     **{
@@ -350,7 +350,7 @@ SAID: dict[str, list[str]] = {
         for name in ("results beside", "mine", "elsewhere", "data below", "a name", "tables beside")
     },
     "a file": ["config: data_dir: tables/a.csv/b: FOLDER/tables/a.csv is not a folder; write"],
-    "a long name": ["a...: this name is too long; write a shorter one"],
+    "a long name": ["a...: this name is too long; choose a shorter one"],
     "tables in the way": [f"config: data_dir: .: {OVERWRITTEN}images looks for images"],
     "public tables in the way": [f"config: data_dir: .: {OVERWRITTEN}scans looks for images"],
     "results of public tables": ["config: results_dir: out/other/a: in out/other, where the split"],

@@ -66,7 +66,7 @@ PLACES: list[tuple[str, str, str | None]] = [
     ("datasets.scans.path: missing", "    path:", None),
     ("datasets.scans: path: no such folder", "    path:", None),
     ("datasets.scans: path images/scans is no folder", "    path:", None),
-    ("datasets.scans: images/scans: no such folder; write another", "    path:", None),
+    ("datasets.scans: images/scans: no such folder; choose another", "    path:", None),
     ("datasets.scans: images: no", "  scans:", None),
     # names with dots and blanks, and of which one begins with the other
     ("datasets.scans.subsample: 3: too many", "    subsample:", None),
@@ -184,8 +184,8 @@ def test_errors_of_a_block_name_their_lines(
     with pytest.raises(ConfigError) as caught, lines.name_lines():
         load_study(wrong)
     assert sorted(str(caught.value).splitlines()) == [
-        "study.yaml:1: seeds: 0: write a number of 1 or more",
-        "study.yaml:5: methods.sgd.steps: -1: write a number of 1 or more",
+        "study.yaml:1: seeds: 0: must be a number of 1 or more",
+        "study.yaml:5: methods.sgd.steps: -1: must be a number of 1 or more",
     ]
     with pytest.raises(ConfigError, match=r"^study\.yaml:4: .*methods\.sgd"), lines.name_lines():
         raise ConfigError("config: methods.sgd: head sgd takes none")

@@ -227,7 +227,7 @@ def pixel_hash(picture: Image.Image) -> bytes:
 def hint_misspelling(path: str) -> str:
     """Returns a hint for a missing file if its name exists in another spelling."""
     if "\\" in path:
-        return ": the path has backslashes, as on Windows; write / instead"
+        return ": the path has backslashes, as on Windows; use / instead"
     parent, name = os.path.split(path)
     there = _list_names(parent or ".").get(fold_name(name))
     return f": there is {there!r}, with a different spelling" if there is not None else ""

@@ -56,7 +56,7 @@ def check_columns(options: TableOptions, split: SplitName) -> None:
         _require_column(f"extract.{name}", file, extract.column, known)
         if name in known:
             raise ConfigError(
-                f"extract.{name}: {file} already has a column with this name; write another name"
+                f"extract.{name}: {file} already has a column with this name; choose another name"
             )
     known += options.extract
     for number, join in enumerate(options.joins):
@@ -184,7 +184,7 @@ def _check_lines(file: str, lines: Iterable[str]) -> Iterator[str]:
         if joined or "\0" in line:
             mark, origin = ("byte order mark", "joined") if joined else ("NUL byte", "damaged")
             raise ConfigError(
-                f"{file} line {number}: a {mark}, as in UTF-16 or {origin} files; write the file "
+                f"{file} line {number}: a {mark}, as in UTF-16 or {origin} files; save the file "
                 "again, as UTF-8 with one header"
             )
         yield line

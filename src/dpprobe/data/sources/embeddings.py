@@ -265,7 +265,7 @@ class Options(TableOptions, CountedRows):
             if known[where].rows != rows:
                 raise ConfigError(
                     f"{self.split_file(split)}: {rows} rows, but {known[where].rows} vectors "
-                    f"{name!r} in {self.open_vectors(split).path}; write one row per vector"
+                    f"{name!r} in {self.open_vectors(split).path}; store one row per vector"
                 )
 
     def input_files(self) -> tuple[str, ...]:

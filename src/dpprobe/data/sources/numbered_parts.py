@@ -78,7 +78,7 @@ def check_pairs(
         if lines[tables[number]] != rows[part]:
             raise ConfigError(
                 f"{tables[number]}: {lines[tables[number]]} rows, but {rows[part]} vectors in "
-                f"{part}; write one row per vector"
+                f"{part}; store one row per vector"
             )
 
 

@@ -236,7 +236,7 @@ def _read_header(options: Options, path: Path) -> Header:
     for column in wanted:
         if column not in schema.names:
             raise ConfigError(
-                f"{path}: no column {column!r}; write one of its columns: {', '.join(schema.names)}"
+                f"{path}: no column {column!r}; name one of its columns: {', '.join(schema.names)}"
             )
     for column in filter(None, (options.id_column, options.unit_column, *groups)):
         if pa.types.is_nested(kind := schema.field(column).type):

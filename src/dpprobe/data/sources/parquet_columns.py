@@ -96,8 +96,8 @@ def check_same_kinds(files: Mapping[Path, tuple[pa.Schema, int]], names: Collect
             blank = "null" in (here, there) and NUMBER_LISTS not in (here, there)
             if here != there and not blank:
                 raise ConfigError(
-                    f"{path}: column {name!r} has {here}, but {there} in {first}; write one type "
-                    "in all files"
+                    f"{path}: column {name!r} has {here}, but {there} in {first}; use one type in "
+                    "all files"
                 )
 
 
@@ -134,7 +134,7 @@ def label_feature(schema: pa.Schema, column: str, path: Path) -> dict[str, Any]:
     if is_number and b"haven_labelled" in metadata.get(b"r", b""):
         raise ConfigError(
             f"{path}: column {column!r} has codes, and the file has value labels of R's haven; "
-            "write the names, as by haven::as_factor(), or numbers by haven::zap_labels()"
+            "save the names, with haven::as_factor(), or the numbers, with haven::zap_labels()"
         )
     written = metadata.get(b"huggingface")
     feature: Any = read_metadata(written, path) if written else {}

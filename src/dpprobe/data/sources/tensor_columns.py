@@ -47,7 +47,7 @@ def take_lists(column: pa.Array) -> pa.Array:
         return column
     lists, shapes = (pc.struct_field(column, name) for name in _FIELDS)
     if (most := pc.max(pc.list_value_length(shapes)).as_py() or 1) > 1:
-        raise OSError(f"a row has a tensor of {most} dimensions; write one vector per row")
+        raise OSError(f"a row has a tensor of {most} dimensions; store one vector per row")
     return lists
 
 

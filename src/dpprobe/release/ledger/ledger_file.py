@@ -388,6 +388,6 @@ def check_delta(delta: float) -> None:
     """Raises PrivacyError for a delta at which no epsilon can be computed."""
     if not SMALLEST_DELTA <= delta < 1:
         raise PrivacyError(
-            f"delta {delta!r}: outside {SMALLEST_DELTA:g} to 1; write a delta slightly below 1 / "
+            f"delta {delta!r}: outside {SMALLEST_DELTA:g} to 1; choose a delta slightly below 1 / "
             "(training units)"
         )

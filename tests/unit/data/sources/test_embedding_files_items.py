@@ -202,7 +202,7 @@ HOSTILE: list[tuple[Write, str]] = [
         "h5: array 'features' has the shape (3,), type object; save it as float32 numbers, "
         "such as by `features = numpy.stack(features)",
     ),
-    (of_objects, "pt: cannot be read (it has other objects than tensors; write torch.save("),
+    (of_objects, "pt: cannot be read (it has other than tensors; write torch.save("),
     (of_view, "pt: cannot be read ('' needs 20000.0 MB, but the file has"),
     (of_nothing, "h5: cannot be read (Unable to "),
 ]

@@ -572,7 +572,7 @@ STUDIES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"backbones": {"other": EXTERNAL}},
-        "backbones.other.vectors: .* no vectors named 'other', only small, wide; write one of",
+        "backbones.other.vectors: .* no vectors named 'other', only small, wide; choose one of",
     ),
     (
         {"datasets": {"digits": {"source": "sklearn", "name": "digits"}}},

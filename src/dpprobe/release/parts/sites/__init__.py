@@ -65,8 +65,8 @@ class SitesOptions(Options):
                 )
         if self.colluders >= len(self.members):
             raise ValueError(
-                f"colluders {self.colluders}: there are {len(self.members)} sites, and one must be "
-                f"honest; write at most {len(self.members) - 1}"
+                f"colluders {self.colluders}: there are {len(self.members)} sites, and one must "
+                f"be honest; use at most {len(self.members) - 1}"
             )
         if self.aggregator is not None and self.colluders != 1:
             raise ValueError(

@@ -178,7 +178,7 @@ class SeveralSites(Transport):
             raise PrivacyError(
                 f"{self.private}: has sums that were sent, but the ledger has no entry of release "
                 f"{self.release.name}. Restore the ledger alone, which records the spent budget, "
-                "and write a release with another name"
+                "and make a release with another name"
             )
         (self.private / AGREEMENT_FILE).unlink(missing_ok=True)
 
