@@ -51,11 +51,11 @@ _WANTED = {
     "less_than_equal": "a number of {le} or less",
     "too_short": "a list or mapping with {min_length} or more entries",
     "too_long": "a list or mapping with {max_length} or fewer entries",
-    "string_too_short": "a text of {min_length} or more characters",
-    "string_too_long": "a text of {max_length} or fewer characters",
-    "string_pattern_mismatch": "a text that matches {pattern}",
+    "string_too_short": "a string of {min_length} or more characters",
+    "string_too_long": "a string of {max_length} or fewer characters",
+    "string_pattern_mismatch": "a string that matches {pattern}",
     "literal_error": "{expected}",
-    "invalid_key": "a text as the key",
+    "invalid_key": "a string as the key",
 }
 
 
@@ -166,7 +166,7 @@ def _describe_wanted(item: Any) -> str:
     if item["type"] in ("value_error", "assertion_error"):
         return str(item["ctx"]["error"])
     if item["type"] == "string_type" and not isinstance(item["input"], Mapping | list):
-        return "a text in quotes"  # YAML reads 2024, yes and null as other values
+        return "a string in quotes"  # YAML reads 2024, yes and null as other values
     numbers = {name: _spell_number(value) for name, value in item.get("ctx", {}).items()}
     return _WANTED.get(item["type"], "another value").format(**numbers)
 

@@ -83,7 +83,7 @@ def test_every_mistake_of_a_block_is_told_at_once() -> None:
         for key in ("dataset", "backbone", "method", "epsilon", "card.licence", "cohort")
     ]
     assert "card.licence: unknown key; write license, or remove it" in said
-    assert "write a text of 80 or fewer characters" in said
+    assert "must be a string of 80 or fewer characters" in said
 
 
 def nest(levels: int) -> Any:

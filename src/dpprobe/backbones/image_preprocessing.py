@@ -121,7 +121,7 @@ def scale_decoding(transform: Callable[..., torch.Tensor]) -> ScaledDecoding:
     if not type(steps[0]).__name__.startswith("Resize") or getattr(steps[0], "max_size", None):
         raise ConfigError(
             f"jpeg_decoding scaled: the backbone's preprocessing begins with {steps[0]}, which "
-            "resizes to no fixed size; remove jpeg_decoding"
+            "does not resize to a fixed size; remove jpeg_decoding"
         )
     height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])
     return ScaledDecoding(width, height, getattr(steps[0], "longest", 0.0))

@@ -58,8 +58,9 @@ class BackboneOptions(Options, ABC):
         ge=1,
         le=MOST_GREY_BITS,
         exclude_if=lambda value: value == MOST_GREY_BITS,
-        description="Number of bits of white in grey images of 16 bits, for example 12 if white is "
-        "4,095. Images of 8 bits, DICOM, and files that state the number do not need the option.",
+        description="Number of bits that grey images of 16 bits use, for example 12 if white is "
+        "4,095. Images of 8 bits, DICOM files, and files that state this number do not need the "
+        "option.",
     )
 
     jpeg_decoding: Literal["full", "scaled"] = Field(
@@ -165,8 +166,8 @@ class Views(Options):
         le=MOST_CROPS,
         exclude_if=lambda value: value is None,
         description="Only for `crop: inception`: store this many random parts of each training "
-        "image beside its central part. Heads trained by gradient steps use one random part per "
-        "pass over the data, in turn; all other computations use the central part.",
+        "image in addition to its central part. Heads trained by gradient steps use one random "
+        "part per pass over the data, in turn; all other computations use the central part.",
     )
     flip: bool = Field(
         False,

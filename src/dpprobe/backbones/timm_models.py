@@ -97,7 +97,7 @@ class Options(NetworkOptions):
     def _prefer_checkpoint(cls, values: Any) -> Any:
         if isinstance(values, Mapping) and values.get("checkpoint") is not None:
             if values.get("pretrained"):
-                raise ValueError("pretrained: true beside a checkpoint; keep one of them")
+                raise ValueError("pretrained: true and a checkpoint are both set; keep one of them")
             return {**values, "pretrained": False}
         return values
 
@@ -198,9 +198,10 @@ class Options(NetworkOptions):
         named = [f"{file} names {value}. " for file, value in stated.items() if value in sisters]
         return [
             f"{self.checkpoint}: its tensors fit {name}, and also {' and '.join(sisters)}, which "
-            f"computes other features of them without an error. {''.join(named)}Compare with the "
-            f"training, or with what `dpprobe init --checkpoint` shows. If {name} is right, write "
-            f'{{"architecture": "{name}"}} into {path.with_suffix(".json").name} beside the file'
+            f"computes different features from them without an error. {''.join(named)}Compare with "
+            f"the training, or with what `dpprobe init --checkpoint` shows. If {name} is right, "
+            f'write {{"architecture": "{name}"}} into {path.with_suffix(".json").name} next to the '
+            "file"
         ]
 
     def _read_architecture(self) -> str:
@@ -267,7 +268,7 @@ def read_stated_config(path: Path, model: str) -> dict[str, Any] | None:
         except ConfigError as error:
             fault = str(error).splitlines()[0].removeprefix("family: ")
             raise ConfigError(
-                f"{file}: states values of no use ({fault}); correct or remove the file"
+                f"{file}: states unusable values ({fault}); correct or remove the file"
             ) from error
         if given:
             return {"file": file.name, **options}

@@ -116,14 +116,15 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
         print(
             f"not checked: {count_noun(len(unrecorded), 'file')} without a recorded hash, such as "
             f"{unrecorded[0]}. Copy {results / WRITTEN_FOLDER} too, which a copy without dot files "
-            f"leaves out, or run `{run_command(*(run.call if run else ()))}`, which makes files "
-            "without records again"
+            f"leaves out, or run `{run_command(*(run.call if run else ()))}`, which recreates "
+            "files without records"
         )
     if former := list_unpublished(results):
         size = sum(path.stat().st_size for folder in former for path in folder.iterdir())
         print(
-            f"{results / STORE}: {count_noun(len(former), 'result')} of former options or failed "
-            f"jobs, {format_size(size)}; to free the space delete this folder, all other files stay"
+            f"{results / STORE}: {count_noun(len(former), 'result')} of earlier options or failed "
+            f"jobs, {format_size(size)}; to free the space, delete this folder; all other files "
+            "stay"
         )
     if damaged and run is None:
         print(f"no run in this folder wrote {results}: add --configfile FILE to the commands")

@@ -119,9 +119,9 @@ def _run_init(arguments: argparse.Namespace) -> int:
         print(one_line(f"refused:     {fault}"))
     if backbone.asked:
         told = (
-            f"confirm:     backbones.{backbone.name}: which model computed the vectors, and each "
-            f"from its own item alone? Complete these lines in {output}; until then `check` and a "
-            "run refuse it"
+            f"confirm:     backbones.{backbone.name}: which model computed the vectors, and did "
+            f"it compute each from its own item alone? Complete these lines in {output}; until "
+            "then `check` and a run refuse it"
         )
         print(one_line(told))
     if refused:

@@ -23,7 +23,7 @@ NUMBERED = (
     "The file has no class names: these are the numbers of its labels. Replace each number by a "
     "name. Every head publishes the class names."
 )
-_ONE_NAME = "its values are lists or structs; write a text or a number per row for each patient"
+_ONE_NAME = "its values are lists or structs; store a string or a number in each row"
 
 
 def look_at_parquet(place: str, wishes: Wishes) -> Seen:

@@ -228,11 +228,15 @@ def _compare_rows(named: list[tuple[str, Any]], rows: Any, returned: Any, labels
         try:
             among = returned if place == len(steps) else _fit_again(step, rows, labels)
             mixes = _mixes_rows(step, rows, among, labels)
-            fault = "returns other values for the same rows in other company" if mixes else None
+            fault = (
+                "returns different values for the same rows if other rows are present"
+                if mixes
+                else None
+            )
         except Exception as error:
             # Errors of other packages may quote a private value.
             text = str(error) if isinstance(error, DpprobeError) else type(error).__name__
-            fault = f"fails for a part of the rows: {text}"
+            fault = f"fails for a subset of the rows: {text}"
         if fault is not None:
             raise PrivacyError(
                 f"pipeline step {name!r} ({type(step).__name__}) {fault}: it computes rows from "

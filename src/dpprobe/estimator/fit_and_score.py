@@ -134,7 +134,7 @@ def _judge_missing(data: TrainingSet, *, accepted: bool) -> None:
 def _warn_of_positions() -> None:
     warn_caller(
         "groups: matched by position with the rows, because one of them has the default index, 0 "
-        "to n - 1, and the other has not. In another order people are less protected than stated. "
+        "to n - 1, and the other does not. In another order people are less protected than stated. "
         "Give both the same index, or pass groups.to_numpy() if the order is right"
     )
 

@@ -190,15 +190,16 @@ class Options(GradientOptions):
 
     head: Literal["fine_tune"] = "fine_tune"
     tune: Tune = Field(
-        description="Parameters trained beside the head: head (none), {blocks: k}, all, bias (all "
-        "biases), norm (scales and shifts of normalisation layers), {lora: {rank, targets}}."
+        description="Parameters trained in addition to the head: head (none), {blocks: k}, all, "
+        "bias (all biases), norm (scales and shifts of normalisation layers), {lora: {rank, "
+        "targets}}."
     )
     optimiser: Literal["sgd", "momentum", "adam", "lamb"] = Field(
         "momentum",
         description="The optimiser, with the same default constants as the head of the same name.",
     )
     learning_rate: float = Field(
-        1.0, gt=0, description="The factor of each step's averaged noisy gradient."
+        1.0, gt=0, description="Factor by which each step's averaged noisy gradient is multiplied."
     )
     backbone_rate: float = Field(
         1.0,

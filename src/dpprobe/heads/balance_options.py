@@ -61,7 +61,8 @@ OffsetShare = Annotated[
         exclude_if=_is_absent,
         description="For class_priors: released, on rows of norm 1. Share of the budget of one "
         "more release, after training: the classes' mean scores on the training images, which are "
-        "subtracted from the biases. Worth its share with few images. If absent, not released.",
+        "subtracted from the biases. This release is worth its share if there are few images. If "
+        "absent, not released.",
     ),
 ]
 

@@ -156,8 +156,8 @@ class Whitened(AroundCentre):
     moment: Literal["released", "public"] = Field(
         "released",
         exclude_if=lambda value: value == "released",
-        description="Second moment by which features are mapped: released, or that of the images "
-        "of `public`, which leaves all of `share` to the centre.",
+        description="Second moment by which features are mapped: released, or computed from the "
+        "images of `public`, which leaves all of `share` to the centre.",
     )
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ class Range(Options):
 
     low: float = Field(allow_inf_nan=False, description="Smallest value.")
     high: float = Field(allow_inf_nan=False, description="Largest value.")
-    log: bool = Field(False, description="Draw uniformly in the logarithm.")
+    log: bool = Field(False, description="Draw the logarithm uniformly.")
 
     @model_validator(mode="after")
     def _check(self) -> Range:

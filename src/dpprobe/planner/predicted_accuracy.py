@@ -31,7 +31,7 @@ class Setting:
       Traceback (most recent call last):
           ...
       dpprobe.errors.ConfigError: epsilon 0.001: outside 0.01 to 100, the range that can be
-      calibrated; write a number in this range
+      calibrated; use a number in this range
     """
 
     n: int

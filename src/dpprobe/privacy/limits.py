@@ -39,7 +39,7 @@ def epsilon_token(value: Any) -> str:
       >>> epsilon_token(0)
       Traceback (most recent call last):
           ...
-      ValueError: 0: write a positive number or inf
+      ValueError: 0: must be a positive number or inf
     """
     try:
         number = math.nan if isinstance(value, bool) else float(value)
@@ -103,7 +103,7 @@ def delta_fault(
 
     Example:
       >>> delta_fault(1e-3, 2000, unit="patient")
-      'delta 0.001 is above 1/n = 0.0005 (n = 2000 training patients); write a smaller delta'
+      'delta 0.001 is above 1/n = 0.0005 (n = 2000 training patients); set a smaller delta'
       >>> delta_fault(1e-5, 2000) is None
       True
     """

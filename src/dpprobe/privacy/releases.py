@@ -132,7 +132,9 @@ class NoiseStreams:
     def open_keystream(self, seed: int, use: str) -> Keystream:
         """Returns the random words of one use of a seed; raises PrivacyError at a second call."""
         if self.shared is not None:
-            raise PrivacyError(f"{use}: the noise of several sites is each site's, not the fit's")
+            raise PrivacyError(
+                f"{use}: the noise of several sites is drawn by each site, not by the fit"
+            )
         if (use, seed) in self._streams:
             raise PrivacyError(f"{use}: its random words were already used; nothing is released")
         self._streams.add((use, seed))

@@ -62,7 +62,7 @@ class Risk:
       >>> Risk(true_positives=0.001, at=0.01)
       Traceback (most recent call last):
           ...
-      dpprobe.errors.PrivacyError: true_positives 0.001 at 0.01: write a rate between the
+      dpprobe.errors.PrivacyError: true_positives 0.001 at 0.01: must be between the
       false-positive rate `at` and 1; guessing reaches `at`
     """
 

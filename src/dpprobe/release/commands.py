@@ -219,7 +219,7 @@ def _add_passport(commands: Parsers, parents: list[argparse.ArgumentParser]) -> 
         "--output",
         type=Path,
         metavar="FOLDER",
-        help="the folder to write; default: BUNDLE.passport beside the bundle",
+        help="the folder to write; default: BUNDLE.passport next to the bundle",
     )
     passport.add_argument("--public-key", type=Path, help="the signer's Ed25519 public key in PEM")
 

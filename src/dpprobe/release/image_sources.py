@@ -209,7 +209,7 @@ def _of_csv(
         known = next(rows, [])
         if (character := other_delimiter(known)) and image_column not in known:
             raise ConfigError(
-                f"images: {path}: columns seem to be divided by {character!r}: write "
+                f"images: {path}: columns seem to be separated by {character!r}: write "
                 f"`sep={character}` as the first line of the file"
             )
         paths, ids = _find_columns(path, known, image_column, id_column)

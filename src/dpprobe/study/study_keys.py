@@ -80,7 +80,7 @@ def _read_epsilons(value: Any) -> Any:
             remedy = "a larger one" if number < SMALLEST_EPSILON else "inf for no privacy"
             raise ValueError(
                 f"{token} is outside {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, the range that "
-                f"can be calibrated; write {remedy}"
+                f"can be calibrated; choose {remedy}"
             )
     return tokens
 

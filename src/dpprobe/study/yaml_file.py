@@ -135,7 +135,7 @@ def _check_number(path: Path, node: yaml.Node) -> None:
         value = yaml.safe_load(text)
         raise ConfigError(
             f"{where}: {text}: YAML reads this number as {value}; write {value}, or your number "
-            "without colons and leading zeros, or a text in quotes"
+            "without colons and leading zeros, or a string in quotes"
         )
 
 
@@ -170,7 +170,7 @@ def _describe_fault(error: yaml.MarkedYAMLError) -> str:
         name = problem.partition("'")[2].partition("'")[0]
         return (
             f"{line}: *{name} refers to a value marked &{name}, but no value above it has this "
-            f"mark; add the mark, correct the name, or quote '*{name}' where it is a text"
+            f"mark; add the mark, correct the name, or quote '*{name}' where it is a string"
         )
     cure = next((cure for words, cure in _CURES.items() if words in problem), "correct it")
     context = f" {' '.join(error.context.split())}" if error.context else ""

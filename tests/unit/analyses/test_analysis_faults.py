@@ -115,7 +115,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "sites without noise": (
         "sites",
         {"epsilons": ["inf"], "sites": {}},
-        [r"epsilons: inf alone needs no noise; add a finite epsilon, such as 1"],
+        [r"epsilons: only inf is listed, which needs no noise; add a finite epsilon, such as 1"],
     ),
     "sites without a method": (
         "sites",

@@ -41,7 +41,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "preprocessing.crops 2 with layers: .* two backbones, one with crops and one with layers",
     ),
     ({"preprocessing": {"mean": [0.1, 0.2]}}, "preprocessing.mean: 2 values for 3 channels; write"),
-    ({"preprocessing": {"std": [1] * 4}}, "preprocessing.std: 4 values for 3 channels; write one"),
+    ({"preprocessing": {"std": [1] * 4}}, "preprocessing.std: 4 values for 3 channels; give one"),
     ({"preprocessing": {"std": [1, 0, 1]}}, "preprocessing.std.1: 0: must be a number above 0"),
     ({"preprocessing": {"std": 0}}, "preprocessing.std: 0: must be a number above 0"),
     ({"preprocessing": {"mean": float("nan")}}, "preprocessing.mean: nan: write a finite number"),

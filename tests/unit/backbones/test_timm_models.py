@@ -41,7 +41,10 @@ def options(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"pretrained": True, "checkpoint": "w"}, "pretrained: true beside a checkpoint; keep one"),
+        (
+            {"pretrained": True, "checkpoint": "w"},
+            "pretrained: true and a checkpoint are both set; keep one",
+        ),
         ({"model_args": {"pretrained": True}}, "model_args: pretrained is an option of the backb"),
         ({"model_args": {"checkpoint_path": "x"}}, "checkpoint_path is an option of the backbone"),
         ({"model_args": {"in_chans": 0}}, "in_chans 0: write a whole number of 1 or more"),
@@ -219,7 +222,7 @@ def test_the_checkpoint_s_own_file_comes_first_and_broken_ones_are_passed_over(
     assert (found["file"], found["preprocessing"]) == ("w.json", {"mean": 0.1})
     (tmp_path / "w.json").write_text('{"std": 0}')
     file = re.escape(str(tmp_path / "w.json"))
-    said = rf"{file}: states values of no use \(preprocessing.std: 0: write a number above 0"
+    said = rf"{file}: states unusable values \(preprocessing.std: 0: write a number above 0"
     with pytest.raises(ConfigError, match=said):
         read_stated_config(tmp_path / "w.pth", "test_vit")
 
@@ -292,7 +295,7 @@ def test_one_channel_is_grey_with_constants_of_its_own() -> None:
     found = {key: backbone.preprocessing[key] for key in ("color", "input_size", "mean", "std")}
     assert found == {"color": "L", "input_size": [1, 64, 64], "mean": [0.5], "std": [0.5]}
     assert backbone.transform(noise((90, 70))).shape == (1, 64, 64)
-    with pytest.raises(ConfigError, match="preprocessing.mean: 3 values for 1 channels; write one"):
+    with pytest.raises(ConfigError, match="preprocessing.mean: 3 values for 1 channels; give one"):
         load(**RANDOM, **grey)
 
 

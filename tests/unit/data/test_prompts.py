@@ -48,7 +48,7 @@ def test_clips_own_templates_are_the_library_s() -> None:
         ("simpel", "prompts: no set 'simpel'; choose one of: .*simple"),
         (
             "a photo of {c}",
-            r"no set 'a photo of {c}'; write a template as a list, \[...\]; write one",
+            r"no set 'a photo of {c}'; write a template as a list, \[...\]; choose one",
         ),
         ((), "prompts: an empty list; write a template with {c} in place of the class name"),
         (("a photo",), "prompts: 'a photo' has no {c}; write {c}"),

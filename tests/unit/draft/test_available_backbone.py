@@ -92,7 +92,7 @@ REFUSED: dict[str, list[str]] = {
     # what the file of test_vit's name has; what the error names
     "weights of test_resnet": ["--checkpoint: test_vit.safetensors: "],
     "a picture": ["--checkpoint: test_vit.safetensors: this is a PNG image", "name a .safetensors"],
-    "a bad mean": ["config.json: states values of no use", "mean: 'x'", "correct or remove"],
+    "a bad mean": ["config.json: states unusable values", "mean: 'x'", "correct or remove"],
     "a bad argument": ["model_args"],
 }
 

@@ -234,7 +234,7 @@ def test_a_limit_is_told_as_it_is_written(limit: dict[str, Any], said: str, tmp_
         ({"max_epsilon": math.inf}, PrivacyError, "max_epsilon inf: must be a positive number"),
         ({"max_epsilon": math.nan}, ConfigError, "max_epsilon nan: give one number"),
         ({"max_epsilon": "1"}, ConfigError, "max_epsilon '1': give one number"),
-        ({"max_risk": 0.1}, ConfigError, r"max_risk 0\.1: write a mapping"),
+        ({"max_risk": 0.1}, ConfigError, r"max_risk 0\.1: pass a mapping"),
         ({"max_epsilon": 1, "delta": 0}, PrivacyError, r"delta 0\.0: outside"),
         ({"max_epsilon": 1, "delta": 1}, PrivacyError, r"delta 1\.0: outside"),
         ({"max_epsilon": 1, "delta": "x"}, ConfigError, "delta 'x': give one number"),

@@ -288,7 +288,7 @@ def test_a_count_is_whole() -> None:
         read = given_values.read_count("named", count)
         assert (read, type(read)) == (3, int)
     for other in (3.0, np.float32(3), True, np.bool_(1), "3", None, Fraction(3)):
-        with pytest.raises(given_values.NumberError, match="write one whole number"):
+        with pytest.raises(given_values.NumberError, match="pass one whole number"):
             given_values.read_count("named", other)
 
 

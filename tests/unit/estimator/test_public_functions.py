@@ -145,8 +145,8 @@ def test_each_public_name_is_there_and_documented(name: str) -> None:
     ("changes", "error", "fault"),
     [
         ({"steps": 0}, PrivacyError, "count 0 must be a whole number"),
-        ({"steps": 2.0}, ConfigError, r"steps 2\.0: write one whole number"),
-        ({"steps": True}, ConfigError, "steps True: write one whole number"),
+        ({"steps": 2.0}, ConfigError, r"steps 2\.0: pass one whole number"),
+        ({"steps": True}, ConfigError, "steps True: pass one whole number"),
         ({"sample_rate": 0.0}, PrivacyError, r"sample_rate 0\.0 must be a number above 0"),
         ({"sample_rate": 1.1}, PrivacyError, r"sample_rate 1\.1 must be"),
         ({"delta": "x"}, ConfigError, "delta 'x': give one number"),

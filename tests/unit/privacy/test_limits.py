@@ -100,7 +100,7 @@ def test_a_delta_above_one_over_n_is_a_fault_unless_the_study_allows_it(
         plain, optional = faults[:2]
         assert plain is not None
         assert optional is not None
-        assert plain.endswith("; choose a smaller delta"), "a release has no such option"
+        assert plain.endswith("; set a smaller delta"), "a release has no such option"
         assert "`allow_delta_above_one_over_n: true`" in optional
         assert f"1/n = {1 / n:.3g} (n = {n} training rows)" in plain
         assert f"delta {delta:g}" in plain

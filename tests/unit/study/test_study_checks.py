@@ -227,7 +227,7 @@ OVERWRITTEN = "files written there would lie in images, where dataset "
 # Parts of each line that is said of a study above: of errors, which begin with `config: `, or else
 # of warnings. Nothing is said of the others.
 SAID: dict[str, list[str]] = {
-    "delta 0.1": [f"config: delta on datasets.digits: {ABOVE}; choose a smaller delta, or `allow_"],
+    "delta 0.1": [f"config: delta on datasets.digits: {ABOVE}; set a smaller delta, or `allow_"],
     "delta 1/n": [ONE_OVER_N],
     "just above": ["config: delta on datasets.digits: delta 0.0007 is above 1/n = 0.000695"],
     "delta 0.99/n": ["on average 0.99 rows of 1438. Prefer 1e-05"],
@@ -248,7 +248,7 @@ SAID: dict[str, list[str]] = {
         "releases.r0: epsilon 7.5 is not in `epsilons`",
         "releases.r1: epsilon advantage 0.1 is not in `epsilons`",
     ],
-    "limit": ["config: releases.r1: epsilon 3 is above privacy.max_epsilon 2 of digits; write"],
+    "limit": ["config: releases.r1: epsilon 3 is above privacy.max_epsilon 2 of digits; set"],
     "splits": ["config: releases.r0: dataset digits: split_by: class chooses test rows by their"],
     "of parts": ["config: releases.r0: dataset digits: subsample: per_class ranks the units of a"],
     "same images": [
@@ -261,9 +261,9 @@ SAID: dict[str, list[str]] = {
     "same as none": ["config: releases.r0: dataset digits: same_units_as: none: write the name of"],
     "a release's delta": ["releases.r1: delta 0.000356633 is 0.5 * 1/n (n = 1402 training rows)"],
     "a release's delta is its dataset's": ["datasets.digits: delta 0.000356633 is 0.5 * 1/n"],
-    "a release's delta above 1/n": [f"config: releases.r0: {ABOVE_BY_ID}; choose a smaller delta"],
+    "a release's delta above 1/n": [f"config: releases.r0: {ABOVE_BY_ID}; set a smaller delta"],
     "allowed, a release": [f"datasets.digits: {ABOVE_BY_ID}{NOT_RELEASED}"],
-    "allowed, no release": [f"config: releases.r0: {ABOVE_BY_ID}; choose a smaller delta"],
+    "allowed, no release": [f"config: releases.r0: {ABOVE_BY_ID}; set a smaller delta"],
     **{
         f"allowed, {limit}": [
             f"config: releases.r0: privacy.{limit} of digits uses the dataset's delta: "
@@ -293,7 +293,7 @@ SAID: dict[str, list[str]] = {
         "config: methods.float on datasets.digits: the rows have several labels",
         "config: releases.r0: method exact: it takes one label per row; write `loss: sigmoid`",
     ],
-    "texts": ["backbones.siglip: ViT-B-16-SigLIP needs the package transformers to read text"],
+    "texts": ["backbones.siglip: reading text with ViT-B-16-SigLIP needs the package transformers"],
     "sizes": [
         "config: datasets.digits: expect.train: 1, but there are 1438 train rows; complete the",
         "config: datasets.digits: expect.test: 2, but there are 359 test rows; complete the source",
@@ -319,7 +319,7 @@ SAID: dict[str, list[str]] = {
     ],
     "patients": [
         "datasets.p: unit: image, and patients may have several: patients have no guarantee; write",
-        f"datasets.p: {FEW_TESTED}patients, too few to tell anything: a (7 train, 3 test), b (7",
+        f"datasets.p: {FEW_TESTED}patients, too few for any conclusion: a (7 train, 3 test), b (7",
     ],
     "few images of patients": [
         "for a patient with 2 images the epsilon is 2.302 in place of 1, 1.361 in place of "
@@ -332,7 +332,7 @@ SAID: dict[str, list[str]] = {
     ],
     "units of a part": [FEW_TESTED],
     "Opacus": ["config: methods.theirs on datasets.p: engine opacus clips gradients of images"],
-    "one folder": ["config: results_dir: same: it is also the data_dir; too; write two folders"],
+    "one folder": ["config: results_dir: same: it is also the data_dir; choose two folders"],
     "results of images": [f"config: results_dir: images/out: {OVERWRITTEN}scans looks for images"],
     "tables of images": [f"config: data_dir: images: {OVERWRITTEN}scans looks for images"],
     "tables below": [f"config: data_dir: images/a: {OVERWRITTEN}scans looks for images"],
@@ -349,7 +349,7 @@ SAID: dict[str, list[str]] = {
         name: [f"datasets.scans: {FEW_TESTED}images"]
         for name in ("results beside", "mine", "elsewhere", "data below", "a name", "tables beside")
     },
-    "a file": ["config: data_dir: tables/a.csv/b: FOLDER/tables/a.csv is not a folder; write"],
+    "a file": ["config: data_dir: tables/a.csv/b: FOLDER/tables/a.csv is not a folder; choose"],
     "a long name": ["a...: this name is too long; choose a shorter one"],
     "tables in the way": [f"config: data_dir: .: {OVERWRITTEN}images looks for images"],
     "public tables in the way": [f"config: data_dir: .: {OVERWRITTEN}scans looks for images"],

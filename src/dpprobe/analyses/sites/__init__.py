@@ -66,7 +66,7 @@ def list_faults(study: Study, options: SimulatedSitesOptions) -> Iterator[str]:
     """Yields one line per fault in a study's block `sites`."""
     yield from find_several_labels(study, "sites", options.datasets)
     if not list_budgets(study):
-        yield "epsilons: inf alone needs no noise; add a finite epsilon, such as 1"
+        yield "epsilons: only inf is listed, which needs no noise; add a finite epsilon, such as 1"
     method = choose_method(study)
     if method is None:
         faults = (f"{name} ({method_fault(each)})" for name, each in study.methods.items())

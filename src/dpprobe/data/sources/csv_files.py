@@ -88,7 +88,7 @@ def _require_column(option: str, file: str, column: str, known: Sequence[str]) -
         hint = f"write {near[0]!r}, as the file spells it"
     elif character := other_delimiter(known):
         written = "\\t" if character == "\t" else character
-        hint = f'columns seem to be divided by {written}: write `delimiter: "{written}"`'
+        hint = f'columns seem to be separated by {written}: write `delimiter: "{written}"`'
     else:
         hint = "name one of them" if known else "name another file"
     more = f" and {len(known) - SHOWN_COLUMNS:,} more" if len(known) > SHOWN_COLUMNS else ""
@@ -227,6 +227,6 @@ def _not_utf_8(file: str, path: Path) -> ConfigError:
             try:
                 line.decode()
             except UnicodeDecodeError as error:
-                fault = f"byte {line[error.start]:#04x} at place {error.start + 1}"
+                fault = f"byte {line[error.start]:#04x} at position {error.start + 1}"
                 return ConfigError(f"{file} line {number}: not UTF-8 ({fault}); {remedy}")
     return ConfigError(f"{file}: not UTF-8; {remedy}")

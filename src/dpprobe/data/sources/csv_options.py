@@ -81,7 +81,8 @@ def _read_names(value: Any) -> Any:
     for label in value:
         if isinstance(label, bool) or not isinstance(label, str | int):
             raise ValueError(
-                f"{label!r}: not a label as text or a whole number; put the label in quotes"
+                f"{label!r}: not a label, which is a string or a whole number; put the label in "
+                "quotes"
             )
     named = dict(sorted(((str(label).strip(), value[label]) for label in value), key=_place_label))
     if len(named) < len(value) or "" in named:
@@ -170,9 +171,9 @@ class TableOptions(UnitOptions):
     )
     uncertain: UncertainPolicy | dict[str, UncertainPolicy] = Field(
         "error",
-        description="Treatment of the label -1: ones or zeros (read -1 as 1 or 0), drop (leave out "
-        "the row) or error. A mapping gives label columns separate treatments; columns that the "
-        "mapping lacks have error.",
+        description="Treatment of the label -1: ones or zeros (read -1 as 1 or 0), drop (leave "
+        "out the row) or error. A mapping sets the treatment of each label column; columns that "
+        "the mapping leaves out have error.",
     )
     missing: Literal["zeros", "drop", "error"] = Field(
         "error",
@@ -406,7 +407,10 @@ class ManifestOptions(CompanionOptions, TableOptions):
             if self.path_template is None:
                 yield "test_path_template: needs path_template, for the rows of train; set both"
             elif set(_columns_of(self.path_template)) != set(_columns_of(self.test_path_template)):
-                yield "test_path_template: names other columns than path_template; use the same"
+                yield (
+                    "test_path_template: names other columns than path_template; use the same "
+                    "columns"
+                )
 
     def id_options(self) -> set[str]:
         return {"path_column", "path_template"}

@@ -297,7 +297,7 @@ def _read_split(
     for column, extract in used.items():
         with limited_time(
             MATCHING_SECONDS + MATCHING_SECONDS_PER_ROW * len(frame),
-            f"extract.{column}: {file}: {extract.pattern!r} needs too long; write a pattern "
+            f"extract.{column}: {file}: {extract.pattern!r} takes too long; write a pattern "
             "without a repetition inside another repetition, such as (a+)+",
         ):
             values = frame[extract.column].str.extract(extract.pattern, expand=False)

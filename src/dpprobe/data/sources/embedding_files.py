@@ -225,8 +225,8 @@ class EmbeddingFile(ABC):
             return
         shape, kind, _ = header
         raise ConfigError(
-            f"{self.path}: its only array is {name!r} of shape {shape} and type {kind}, which "
-            "seems to be no vectors; name the folder or file with vectors, or, if these are the "
+            f"{self.path}: its only array is {name!r} of shape {shape} and type {kind}, which do "
+            "not seem to be vectors; name the folder or file with vectors, or, if these are the "
             f"vectors, write `vectors: {{NAME: {name}}}`"
         )
 
@@ -317,8 +317,8 @@ class NumpyFile(EmbeddingFile):
                 named, stored = math.prod(shape) * kind.itemsize, size - stream.tell()
             if named != stored and not kind.hasobject:  # pickled objects have any size
                 raise ConfigError(
-                    f"{self.path}: cannot be read ({stored} bytes of numbers, but {named} by its "
-                    "header); create the file again"
+                    f"{self.path}: cannot be read ({stored} bytes of numbers, but its header "
+                    f"states {named}); create the file again"
                 )
             texts = TEXT_BYTES * shape[0] if len(shape) == 1 else 0
             require_proportion(self.path, name, max(named, texts))
@@ -580,7 +580,7 @@ class TorchFile(EmbeddingFile):
         require_plain_file(self.path)
         with zipfile.ZipFile(self.path) as archive:  # PyTorch before 1.6 wrote no archives
             if any(member.compress_type for member in archive.infolist()):
-                raise OSError("it is compressed, as torch.save writes no file")
+                raise OSError("it is compressed, but torch.save writes no compressed files")
         other = (
             "it contains objects other than tensors; save it with "
             "torch.save(torch.as_tensor(vectors), ...)"
@@ -666,7 +666,7 @@ class AnnDataFile(Hdf5File):
                 if name in file and not isinstance(file[name], h5py.Group):
                     raise ConfigError(
                         f"{self.path}: `{name}` is one array, as AnnData before version 0.7 wrote "
-                        "it; open the file with anndata and write it again"
+                        "it; open the file with anndata and save it again"
                     )
             yield file
 

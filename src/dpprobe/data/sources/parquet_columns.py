@@ -79,7 +79,7 @@ def _check_texts(path: Path, name: str, column: pa.DictionaryArray) -> None:
         return
     lengths = pc.binary_length(column.dictionary)
     if (pc.max(lengths).as_py() or 0) > _LONGEST_TEXT:
-        raise OSError(f"column {name!r}: a text of more than {_LONGEST_TEXT:,} bytes")
+        raise OSError(f"column {name!r}: a string of more than {_LONGEST_TEXT:,} bytes")
     require_proportion(path, name, pc.sum(lengths.take(column.indices)).as_py() or 0)
 
 

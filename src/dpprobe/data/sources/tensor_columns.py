@@ -104,7 +104,7 @@ def _parse(stated: bytes) -> Any:
     try:
         return parse_json(stated)
     except ValueError as error:
-        raise OSError(f"the type of its tensors is no JSON ({error})") from error
+        raise OSError(f"the type of its tensors is not JSON ({error})") from error
 
 
 def _check_lengths(lengths: Any, stated: bytes) -> tuple[int, ...]:

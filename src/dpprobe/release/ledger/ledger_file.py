@@ -280,7 +280,7 @@ class LedgerFile:
             return
         if content.end == "torn":
             logger.warning(
-                "%s: removed a last line that a crash cut short, before it had any effect",
+                "%s: removed a truncated last line, which a crash left before it had any effect",
                 self.path,
             )
             os.truncate(self.path, content.size)

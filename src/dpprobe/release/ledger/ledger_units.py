@@ -311,7 +311,7 @@ def refuse_other_unit(ledger: Path, added: Mapping[str, list[Entry]], booking: B
         if entry.booking.unit != booking.unit or column:
             raise PrivacyError(
                 f"release {booking.release!r}: its unit of privacy is {unit_words(booking)}, but "
-                f"that of entry {entry.number} of {ledger.parent.parent / name / LEDGER_FILE} "
+                f"the unit of entry {entry.number} of {ledger.parent.parent / name / LEDGER_FILE} "
                 f"({entry.booking.release}) is {unit_words(entry.booking)}, and epsilons for "
                 "different units cannot be added up; use the unit of the earlier entry"
             )
