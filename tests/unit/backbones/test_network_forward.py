@@ -337,7 +337,7 @@ def test_a_checkpoint_is_resampled_to_the_size(tmp_path: Path) -> None:
     )  # mean and std of test_vit
     torch.testing.assert_close(run(given, smooth()), expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(run(resampled, smooth()), expected, rtol=1e-4, atol=1e-4)
-    said = r"not weights of test_vit: pos_embed is \[1, 197, 64\] and not \[1, 101, 64\]"
+    said = r"not weights of test_vit: pos_embed has shape \[1, 197, 64\] instead of \[1, 101, 64\]"
     for other in ({}, {"size": 192}):  # neither the model's nor the given resolution
         with pytest.raises(ConfigError, match=said):
             timm_of(checkpoint=str(larger), pretrained=None, preprocessing=other)

@@ -301,7 +301,7 @@ def test_text_is_read_where_its_tokenizer_runs(
     chosen = options(model=model, pretrained=False if "hub" not in model else None)
     assert chosen.reads_text == (own or installed)
     said = [
-        f"reading text with {model} needs the package transformers, which is not installed:  text "
+        f"reading text with {model} needs the package transformers, which is not installed: text "
     ]
     assert [each[: len(said[0])] for each in chosen.list_warnings()] == said * (
         not chosen.reads_text
@@ -394,7 +394,7 @@ def test_layers_of_towers_have_the_width_of_their_blocks(
     backbone = load(model, layers=[layer])
     assert backbone.layers == {str(layer): width}
     depth = {"tiny": 3, "tiny-timm": 6, "tiny-resnet": 4}[model]
-    with pytest.raises(ConfigError, match=f"has no block {depth + 1}; write .* 0 to {depth}"):
+    with pytest.raises(ConfigError, match=f"has no block {depth + 1}; use .* 0 to {depth}"):
         load(model, layers=[depth + 1])
 
 

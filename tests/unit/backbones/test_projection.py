@@ -26,7 +26,7 @@ from tests.support.backbones import load, noise, run
         ({"family": "pixels", "size": 2, "project": 11, "color": "rgb"}, None),
         ({"family": "scattering", "size": 8, "project": 324}, "324 must be below .*features, 324;"),
         ({"family": "scattering", "size": 8, "project": 323}, None),
-        ({"family": "scattering", "size": 7, "J": 3}, r"size: 7 is smaller than 2\^J = 8; write a"),
+        ({"family": "scattering", "size": 7, "J": 3}, r"size: 7 is smaller than 2\^J = 8; set a"),
         ({"family": "scattering", "size": 8, "J": 3}, None),
     ],
 )

@@ -47,9 +47,9 @@ def options(**changes: Any) -> Any:
         ),
         ({"model_args": {"pretrained": True}}, "model_args: pretrained is an option of the backb"),
         ({"model_args": {"checkpoint_path": "x"}}, "checkpoint_path is an option of the backbone"),
-        ({"model_args": {"in_chans": 0}}, "in_chans 0: write a whole number of 1 or more"),
-        ({"model_args": {"in_chans": True}}, "in_chans True: write a whole number"),
-        ({"model_args": {"in_chans": 2.0}}, "in_chans 2.0: write a whole number"),
+        ({"model_args": {"in_chans": 0}}, "in_chans 0: must be a whole number of 1 or more"),
+        ({"model_args": {"in_chans": True}}, "in_chans True: must be a whole number"),
+        ({"model_args": {"in_chans": 2.0}}, "in_chans 2.0: must be a whole number"),
         ({"model_args": {"in_chans": "3"}}, "in_chans '3': must be a whole number"),
         (
             {"model_args": {"in_chans": 1}, "preprocessing": {"mean": [0.5, 0.5]}},
@@ -222,7 +222,7 @@ def test_the_checkpoint_s_own_file_comes_first_and_broken_ones_are_passed_over(
     assert (found["file"], found["preprocessing"]) == ("w.json", {"mean": 0.1})
     (tmp_path / "w.json").write_text('{"std": 0}')
     file = re.escape(str(tmp_path / "w.json"))
-    said = rf"{file}: states unusable values \(preprocessing.std: 0: write a number above 0"
+    said = rf"{file}: states unusable values \(preprocessing.std: 0: must be a number above 0"
     with pytest.raises(ConfigError, match=said):
         read_stated_config(tmp_path / "w.pth", "test_vit")
 

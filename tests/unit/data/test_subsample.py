@@ -278,7 +278,7 @@ def test_faults_name_the_class_and_a_smaller_number() -> None:
     assert Subsample(fractions={"0": 0.5}).list_faults(rows) == []
     (fault,) = Subsample(fractions={"0": 0.5, "x": 1.0}).list_faults(rows)
     assert fault == (
-        "'x' is not a class of the dataset; choose some of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
+        "'x' is not a class of the dataset; choose from 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
     )
     assert "..." not in Subsample(fractions={"x": 1.0}).list_faults({"a": 1, "b": 2})[0]
 

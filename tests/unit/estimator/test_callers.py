@@ -227,7 +227,7 @@ def scored(function: Any, **options: Any) -> Make:
 FITTED = "is fitted on the private rows without noise"
 MIXES = "if other rows are present"
 REFUSED = "its fit calls a private fit, and may use rows twice, or choose them"
-STRATIFIED = r"cv StratifiedKFold: it splits by the private labels.*write cv=KFold\(5\)"
+STRATIFIED = r"cv StratifiedKFold: it splits by the private labels.*pass cv=KFold\(5\)"
 
 REFUSED_CLASSES: list[tuple[Any, Any, dict[str, Any]]] = [
     (ensemble.StackingClassifier, Y, {}),
@@ -399,7 +399,7 @@ def test_what_scikit_learn_starts_in_workers_is_refused(backend: str, tmp_path: 
 
 def test_a_pool_hides_callers() -> None:
     with ThreadPoolExecutor(1) as pool:
-        with pytest.raises(PrivacyError, match=r"write public_steps=\['concurrent'\]"):
+        with pytest.raises(PrivacyError, match=r"pass public_steps=\['concurrent'\]"):
             pool.submit(make_private().fit, X, Y).result()
         pool.submit(make_private(public_steps=["concurrent"]).fit, X, Y).result()
 

@@ -149,7 +149,7 @@ def test_each_public_name_is_there_and_documented(name: str) -> None:
         ({"steps": True}, ConfigError, "steps True: pass one whole number"),
         ({"sample_rate": 0.0}, PrivacyError, r"sample_rate 0\.0 must be a number above 0"),
         ({"sample_rate": 1.1}, PrivacyError, r"sample_rate 1\.1 must be"),
-        ({"delta": "x"}, ConfigError, "delta 'x': give one number"),
+        ({"delta": "x"}, ConfigError, "delta 'x': pass one number"),
         ({"delta": 0.0}, PrivacyError, r"delta 0\.0: "),
     ],
     ids=str,

@@ -60,7 +60,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         probe({"head": "nonprivate"}),
         "probe: head nonprivate cannot be a probe; choose another head, such as feature_covariance",
     ),
-    "a probe that chooses": (probe({"head": "auto"}), "probe: head auto cannot be a probe; write"),
+    "a probe that chooses": (probe({"head": "auto"}), "probe: head auto cannot be a probe; choose"),
     "a network as a probe": (
         probe({"head": "fine_tune", "tune": "head"}),
         "probe: head fine_tune cannot be a probe",

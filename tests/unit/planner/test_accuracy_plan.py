@@ -96,7 +96,7 @@ def test_a_share_of_the_lead_and_an_accuracy_are_each_other_s_inverse(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ceiling": 82.0}, r"ceiling 82: outside 0\.25 .* to 1; write .* as a fraction"),
+        ({"ceiling": 82.0}, r"ceiling 82: outside 0\.25 .* to 1; give .* as a fraction"),
         ({"ceiling": 0.25}, r"ceiling 0\.25: outside 0\.25"),
         ({"ceiling": 0.5, "majority": 0.6}, r"ceiling 0\.5: outside 0\.6 \(majority-class"),
         ({"ceiling": 0.6, "majority": 0.6}, r"ceiling 0\.6: outside 0\.6"),

@@ -53,7 +53,7 @@ def test_an_epsilon_has_one_spelling_however_it_is_written(value: Any, token: st
 )
 def test_what_is_no_epsilon_is_refused_by_its_spelling(value: Any) -> None:
     """float() reads 1e999 as infinity, which would mean no privacy at all."""
-    with pytest.raises(ValueError, match="write a positive number or inf") as error:
+    with pytest.raises(ValueError, match="must be a positive number or inf") as error:
         epsilon_token(value)
     assert str(error.value).startswith(f"{value!r:.100}")
 

@@ -367,7 +367,7 @@ def test_a_fine_price_decides_what_a_coarse_one_proposes(off: float) -> None:
         (
             [relative(1.0, 4)],
             {"epsilon": 0.009},
-            r"0\.009: outside .* 0\.01 to 100; write a larger",
+            r"0\.009: outside .* 0\.01 to 100; choose a larger",
         ),
         ([relative(1.0, 4)], {"epsilon": 100.1}, '100.1: outside .* write "inf" for no privacy'),
         ([relative(1.0, 4)], {"delta": 9e-11}, "9e-11: outside .* 1e-10 to 1; choose a delta"),

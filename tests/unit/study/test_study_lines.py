@@ -58,7 +58,7 @@ TYPED = {"seeds": 0, "methods": {"sgd": {"steps": [1]}}, "datasets": {"scans": 5
 # text has the key too.
 PLACES: list[tuple[str, str, str | None]] = [
     ("study: 'study' is every unnamed study's name", "study: digits", None),
-    ("datasets.digits.name: 5: write a", "  digits: {source", None),
+    ("datasets.digits.name: 5: must be a", "  digits: {source", None),
     ("datasets.digits: sklearn: unknown", "  digits: {source", None),
     ("datasets: digits: unknown", "  digits: {source", None),
     # a missing key is its block's; one that is there has its own line, said with or without it
@@ -73,21 +73,21 @@ PLACES: list[tuple[str, str, str | None]] = [
     ("datasets.scans.subsample.fractions.Class A: 7", "Class A: 0.5", None),
     ("datasets.scans.subsample.fractions.Class A.1: 7: write", '"Class A.1": 0.5', None),
     ("datasets.scans.subsample.fractions.Class: 7", "        Class: 0.5", None),
-    ("datasets.scans.subsample.fractions.3: 7: write a number", "        3: 0.5", None),
+    ("datasets.scans.subsample.fractions.3: 7: must be a number", "        3: 0.5", None),
     # keys of a method, and of a list in it
-    ("methods.sgd.steps: 0: write a number", '"steps": 3', "sgd: {steps"),
+    ("methods.sgd.steps: 0: must be a number", '"steps": 3', "sgd: {steps"),
     ("methods.sgd on datasets.digits: steps: too many", '"steps": 3', "sgd: {steps"),
     ("methods.sgd on datasets.digits, which has patients", "  sgd:", "sgd: {steps"),
     ("methods.sgd.init_scale: unknown key", "  sgd:", "sgd: {steps"),
     ("methods.sgd: init_scale 0.1 has no effect", "  sgd:", "sgd: {steps"),
     ("methods.sgd: init zero", "    init: zero", None),
-    ("methods.sgd.search.0.steps: 0: write a number", "{steps: 1}", None),
+    ("methods.sgd.search.0.steps: 0: must be a number", "{steps: 1}", None),
     ("methods.sgd.search.1.epochs: 0: write", "      epochs: 1", None),
     ("methods.sgd.search.2.epochs: 0: write", "    search:", None),
     ("methods.new.steps: 0", "methods: &methods", "new: {steps: 4}"),
     # merged keys stand where they are written
     ("methods.merged.head: 'x': write", "    head: newton", None),
-    ("methods.merged.steps: 0: write a number", "    steps: 5}", None),
+    ("methods.merged.steps: 0: must be a number", "    steps: 5}", None),
     ("methods.both.steps: 1", "    steps: 5}", None),
     ("methods.both.epochs: 2", "{epochs: 1}", None),
     ("methods.both.head: 3", "  copy: &copy", None),
@@ -150,12 +150,12 @@ def test_what_no_line_has_is_of_all_files(files: tuple[Path, Path], said: str) -
     ("said", "typed"),
     [
         ("seeds: 0: write", True),
-        ("methods.sgd.steps: 0: write a number", True),
+        ("methods.sgd.steps: 0: must be a number", True),
         ("methods.sgd.init_scale: unknown key", True),
         ("methods.sgd.init: x", False),
         ("methods.new.steps: 0", True),
         ("datasets.scans.path: missing", True),
-        ("datasets.digits.name: 5: write a", False),
+        ("datasets.digits.name: 5: must be a", False),
         ("epsilons: 2", False),
     ],
 )

@@ -65,7 +65,10 @@ def extract(pattern: str, column: str = "path", name: str = "part") -> dict[str,
         ({"class_names": {0: "a", 1: "a"}}, "class_names: a, a: a name appears twice"),
         ({"class_names": {0: "a", "0 ": "b", 1: "c"}}, "a label is blank or appears twice"),
         ({"class_names": {"": "a", 1: "b"}}, "a label is blank or appears twice"),
-        ({"class_names": {True: "a", False: "b"}}, "True: not a label as text.*in quotes"),
+        (
+            {"class_names": {True: "a", False: "b"}},
+            "True: not a label, which is a string.*in quotes",
+        ),
         (
             {"class_names": {1.5: "a", 2: "b"}},
             "1.5: not a label, which is a string or a whole number",
