@@ -136,11 +136,13 @@ MISFITS: dict[str, tuple[Any, str]] = {
     ),
     "all": (
         without("0.weight") | {"a": ONE, "0.bias": torch.zeros(2)},
-        r"are missing, 0.weight first, the model has no tensor a, 0.bias has shape \[2\] instead of \[3\]",
+        r"are missing, 0.weight first, the model has no tensor a, "
+        r"0.bias has shape \[2\] instead of \[3\]",
     ),
     "prefix of some": (
         {"encoder." * (name[0] == "0") + name: one for name, one in make_state().items()},
-        r"2 of its 7 tensors are missing, 0.weight first, the model has no tensor encoder.0.weight \(and",
+        r"2 of its 7 tensors are missing, 0.weight first, "
+        r"the model has no tensor encoder.0.weight \(and",
     ),
 }
 

@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a probe of another link": (
         {"loss": "sigmoid", **probe({"head": "sgd"})},
-        "head sgd gives scores for link softmax, but loss sigmoid needs link sigmoid; write",
+        "head sgd gives scores for link softmax, but loss sigmoid needs link sigmoid; choose",
     ),
     "a probe with two normalisations": (
         {"normalize": "none", **probe(COVARIANCE)},

@@ -234,7 +234,7 @@ SAID: dict[str, list[str]] = {
     "delta 0.11/n": ["on average 0.11 rows of 1438. Prefer 1e-05"],
     "allowed": [f"datasets.digits: {ABOVE}{NOT_RELEASED}"],
     "allowed 1/n": [ONE_OVER_N],
-    "own delta": [f"config: datasets.digits: {ABOVE}; write"],
+    "own delta": [f"config: datasets.digits: {ABOVE}; set"],
     "own delta, allowed": [f"datasets.digits: {ABOVE}{NOT_RELEASED}"],
     "the dataset's metric": [
         "config: releases.r0: evaluate: tables show macro_accuracy of digits, but the release "
