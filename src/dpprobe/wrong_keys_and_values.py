@@ -32,7 +32,7 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # characters that paths or UTF-8 can
 _ALIKE = 0.75  # similarity, from 0 to 1, from which one key may be a misspelling of another
 # For each type of pydantic's errors, the expected value in words, pydantic's numbers in braces.
 _WANTED = {
-    **dict.fromkeys(["string_type", "string_unicode", "string_sub_type"], "a text"),
+    **dict.fromkeys(["string_type", "string_unicode", "string_sub_type"], "a string"),
     **dict.fromkeys(
         ["int_type", "int_from_float", "int_parsing", "int_parsing_size"], "a whole number"
     ),

@@ -61,7 +61,7 @@ AnyBackbone = Annotated[
 
 def _read_epsilons(value: Any) -> Any:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise ValueError(f"{value!r}: write a list, such as [0.5, 1, 2, inf]")
+        raise ValueError(f"{value!r}: must be a list, such as [0.5, 1, 2, inf]")
     if not value:
         raise ValueError("empty: write at least one, such as [0.5, 1, 2, inf]")
     if len(value) > _MOST_EPSILONS:

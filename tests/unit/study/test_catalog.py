@@ -354,7 +354,7 @@ def test_what_only_a_person_knows_is_asked_for_with_the_steps(name: str) -> None
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("cifar_10", "write cifar10 or cifar100"),
+        ("cifar_10", "choose cifar10 or cifar100"),
         ("???", f"choose one of: {', '.join(NAMES)}"),
         (5, f"choose one of: {', '.join(NAMES)}"),
     ],

@@ -200,7 +200,7 @@ FOLDER = {
             {},
             "patient",
             "split it yourself (`split_column` or `test`), or merge it with another (only for "
-            "benchmarks,  `split_by: class` or another `split_seed`: the choice",
+            "benchmarks, `split_by: class` or another `split_seed`: the choice",
         ),
         (
             OF_IMAGES,
@@ -225,7 +225,7 @@ FOLDER = {
             LABELS,
             "patient",
             "or write `missing_classes: warn` to leave it out of the metric (only for benchmarks, "
-            " another `split_seed`: the choice",
+            "another `split_seed`: the choice",
         ),
     ],
 )
