@@ -80,7 +80,7 @@ class AtMost:
         return value
 
     def describe_fault(self, value: float) -> str:
-        return f"{value:,.12g}: at most {self.limit:,} are allowed: {self.why}; write fewer"
+        return f"{value:,.12g}: at most {self.limit:,} are allowed: {self.why}; use fewer"
 
 
 ItemT = TypeVar("ItemT")
@@ -153,7 +153,7 @@ def registered_name(registry: Mapping[str, str], key: str, name: Any) -> str:
     if isinstance(name, str) and name in registry:
         return name
     known = ", ".join(sorted(registry))
-    raise ValueError(f"unknown {key} {name!r}; write one of: {known}")
+    raise ValueError(f"unknown {key} {name!r}; choose one of: {known}")
 
 
 def by_registry(

@@ -128,7 +128,7 @@ def describe_raised(jobs: Iterable[RaisedJob]) -> list[str]:
         had = "files have an earlier one" if old is None else f"files have {old}"
         kept = "" if stage == "statement" and trained else _KEPT.get(stage, "")
         lines.append(
-            f"{files} of {of} are made again: version {new} of the stage {stage}, {had}"
+            f"{files} of {of} are recreated: the stage {stage} has version {new}, but the {had}"
             + (f"; {kept}" if kept else "")
         )
     return lines

@@ -32,7 +32,7 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")  # characters that paths or UTF-8 can
 _ALIKE = 0.75  # keys with at least this similarity, from 0 to 1, may be misspellings
 # The expected value in words, by pydantic's type of error; pydantic fills in numbers in braces.
 _WANTED = {
-    **dict.fromkeys(["string_type", "string_unicode", "string_sub_type"], "a text"),
+    **dict.fromkeys(["string_type", "string_unicode", "string_sub_type"], "a string"),
     **dict.fromkeys(
         ["int_type", "int_from_float", "int_parsing", "int_parsing_size"], "a whole number"
     ),
@@ -51,11 +51,11 @@ _WANTED = {
     "less_than_equal": "a number of {le} or less",
     "too_short": "a list or mapping with {min_length} or more entries",
     "too_long": "a list or mapping with {max_length} or fewer entries",
-    "string_too_short": "a text of {min_length} or more characters",
-    "string_too_long": "a text of {max_length} or fewer characters",
-    "string_pattern_mismatch": "a text that matches {pattern}",
+    "string_too_short": "a string of {min_length} or more characters",
+    "string_too_long": "a string of {max_length} or fewer characters",
+    "string_pattern_mismatch": "a string that matches {pattern}",
     "literal_error": "{expected}",
-    "invalid_key": "a text as the key",
+    "invalid_key": "a string as the key",
 }
 
 
@@ -104,9 +104,9 @@ def check_extent(values: Any, where: str) -> None:
 
 def _extent_fault(value: Any, levels: int, count: int) -> str | None:
     if levels > _DEEPEST or count > _MOST_VALUES:
-        return f"more than {_DEEPEST} levels or {_MOST_VALUES:,} values; write fewer"
+        return f"more than {_DEEPEST} levels or {_MOST_VALUES:,} values; use fewer"
     if isinstance(value, int) and abs(value) >= 2**63:
-        return "a number beyond 64 bits; write a smaller number"
+        return "a number beyond 64 bits; use a smaller number"
     if isinstance(value, str) and _NO_TEXT.search(value):
         what = "contains a NUL character or half a character (a lone surrogate); remove it"
         return f"{value!r:.60}: {what}"
@@ -132,7 +132,7 @@ def _explain_all(
             continue
         wanted = [_describe_wanted(item) for _, item in group]
         name = ".".join(map(str, place[1:]))
-        lines.append(f"{name}: {_shorten(group[0][1]['input'])}: write {' or '.join(wanted)}")
+        lines.append(f"{name}: {_shorten(group[0][1]['input'])}: must be {' or '.join(wanted)}")
     return lines
 
 
@@ -166,7 +166,7 @@ def _describe_wanted(item: Any) -> str:
     if item["type"] in ("value_error", "assertion_error"):
         return str(item["ctx"]["error"])
     if item["type"] == "string_type" and not isinstance(item["input"], Mapping | list):
-        return "a text in quotes"  # YAML reads 2024, yes and null as other values
+        return "a string in quotes"  # YAML reads 2024, yes and null as other values
     numbers = {name: _spell_number(value) for name, value in item.get("ctx", {}).items()}
     return _WANTED.get(item["type"], "another value").format(**numbers)
 
@@ -254,10 +254,10 @@ def _explain_error(place: Sequence[Any], item: Any, values: Any, cls: type[BaseM
         return f"{path}: a name has only lower-case letters, digits and underscores; rename it"
     if item["type"] == "string_pattern_mismatch" and FOLDER_PATTERN in item["ctx"]["pattern"]:
         return (
-            f"{path}: {_shorten(item['input'])}: a folder's path must have no spaces, no ~, "
-            "no double slashes, no braces and no other special characters; write another"
+            f"{path}: {_shorten(item['input'])}: a folder's path must have no spaces, no ~, no "
+            "double slashes, no braces and no other special characters; choose another"
         )
     wanted = _describe_wanted(item)
     if item["type"] == "value_error":
         return f"{path}: {wanted}" if path else wanted
-    return f"{path}: {_shorten(item['input'])}: write {wanted}"
+    return f"{path}: {_shorten(item['input'])}: must be {wanted}"

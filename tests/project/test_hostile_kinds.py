@@ -217,7 +217,9 @@ BOMBS: dict[str, Bomb] = {
     "plain_label.parquet": partial(bomb_parquet_label, rows=1001),
     "short_label.parquet": partial(bomb_parquet_label, size=900_000),
 }
-REFUSALS = r"needs [\d.]+ MB, but the file has|a header of [\d,]+ bytes|a text of more than|arrays"
+REFUSALS = (
+    r"needs [\d.]+ MB, but the file has|a header of [\d,]+ bytes|a string of more than|arrays"
+)
 
 
 @contextmanager

@@ -307,7 +307,7 @@ def test_what_snakemake_says_in_many_lines_is_told_in_one(
         (b"a: 2024-13-40\n", "lesion.yaml: not YAML (month must be in 1..12)"),
         (b"- a\n", "lesion.yaml: no mapping; write a study"),
         (b"", "lesion.yaml: empty; write a study"),
-        ("folder", "--configfile lesion.yaml: a folder; write the file of a study"),
+        ("folder", "--configfile lesion.yaml: a folder; name the file of a study"),
         ("link", "--configfile lesion.yaml: a link that leads to no file; correct the link"),
         (None, "--configfile lesion.yaml: no such file; correct it, as in lesions.yaml"),
     ],

@@ -119,5 +119,5 @@ def test_the_catalog_lists_entries_and_shows_one(command: Callable[..., Any]) ->
     assert "title: CIFAR-10" in shown
     assert "access: open" in shown
     told = str(command("catalog", "digits"))
-    assert told.startswith("dpprobe: catalog: no dataset 'digits'; write one of: chest_xray, ")
+    assert told.startswith("dpprobe: catalog: no dataset 'digits'; choose one of: chest_xray, ")
     assert "cifar10" in told

@@ -62,7 +62,7 @@ def test_texts_that_no_file_can_hold_are_refused(text: str) -> None:
 def test_a_number_beyond_64_bits_is_refused_before_it_is_computed_with() -> None:
     for number in (2**63, 10**400):
         said = refusal_of("epsilons", [number])
-        assert said == "config: epsilons.0: a number beyond 64 bits; write a smaller number"
+        assert said == "config: epsilons.0: a number beyond 64 bits; use a smaller number"
 
 
 def test_a_long_value_is_shown_by_its_first_100_characters() -> None:
@@ -70,7 +70,7 @@ def test_a_long_value_is_shown_by_its_first_100_characters() -> None:
         said = refusal_of("methods.sgd.steps", "x" * length)
         whole = repr("x" * length)
         shown = whole if len(whole) <= 100 else f"{whole[:100]}..."
-        assert said == f"config: methods.sgd.steps: {shown}: write a whole number"
+        assert said == f"config: methods.sgd.steps: {shown}: must be a whole number"
 
 
 def test_every_mistake_of_a_block_is_told_at_once() -> None:
@@ -83,7 +83,7 @@ def test_every_mistake_of_a_block_is_told_at_once() -> None:
         for key in ("dataset", "backbone", "method", "epsilon", "card.licence", "cohort")
     ]
     assert "card.licence: unknown key; write license, or remove it" in said
-    assert "write a text of 80 or fewer characters" in said
+    assert "must be a string of 80 or fewer characters" in said
 
 
 def nest(levels: int) -> Any:
@@ -95,7 +95,7 @@ def nest(levels: int) -> Any:
 
 def test_a_study_has_at_most_32_levels_and_300_000_values() -> None:
     """The study is one level; of 300,000 values one is the outer list, and two are keys."""
-    too_deep = "more than 32 levels or 300,000 values; write fewer"
+    too_deep = "more than 32 levels or 300,000 values; use fewer"
     assert "unknown key" in refusal_of("deep", nest(31))
     for levels in (32, 33):
         said = refusal_of("deep", nest(levels))

@@ -33,7 +33,7 @@ ANALYSES: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any], str]]
         {"datasets": ["digits"], "classes": [3], "fractions": [0.1]},
         ("compare_rare_classes", "select_features"),
         {"datasets": ["digits"], "classes": ["cat"], "fractions": [0.1]},
-        "'cat' is not a class of the dataset; write some of 0, 1",
+        "'cat' is not a class of the dataset; choose from 0, 1",
     ),
     "long_tail": (
         {"clusters": [4]},

@@ -102,8 +102,8 @@ def test_a_failure_is_told_once_and_its_cause_last(workspace: Workspace, tmp_pat
     }
     wrong = {**study, "seeds": 0, "methods": {"sgd": {"head": "sgd", "epochs": 0}}}
     assert say(workspace, wrong, "data", code=1)[-2:] == [
-        "dpprobe: study.yaml:14: methods.sgd.epochs: 0: write a number above 0",
-        "study.yaml:16: seeds: 0: write a number of 1 or more",
+        "dpprobe: study.yaml:14: methods.sgd.epochs: 0: must be a number above 0",
+        "study.yaml:16: seeds: 0: must be a number of 1 or more",
     ]
     lines = say(workspace, study, "data", code=1)
     assert lines[-1] == "  log: results/logs/prepare_data/scans.log"

@@ -159,7 +159,7 @@ def find_wrong_names(study: Study, block: Options) -> Iterator[str]:
         chosen = getattr(block, key, None) or ()
         for name in dict.fromkeys(chosen):
             if name not in names:
-                yield f"{key}: {name} is not in this study; write some of {', '.join(names)}"
+                yield f"{key}: {name} is not in this study; choose from {', '.join(names)}"
             elif chosen.count(name) > 1:
                 yield f"{key}: {name} appears twice; remove one"
 

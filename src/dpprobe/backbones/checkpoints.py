@@ -120,7 +120,10 @@ def load_weights(model: Any, state: Mapping[str, torch.Tensor], *, path: Path, n
         for each, value in state.items()
         if each in wanted or each.rpartition(".")[0] not in classifiers
     }
-    remedy = "write the trained model under `model`, or model_args or preprocessing.size as trained"
+    remedy = (
+        "name the trained model under `model`, or set model_args or preprocessing.size as in "
+        "training"
+    )
     fill_model(model, given, path=path, name=name, remedy=remedy)
 
 
@@ -169,11 +172,11 @@ def _compare_tensors(
     if missing:
         parts.append(f"{len(missing)} of its {len(wanted)} tensors are missing, {missing[0]} first")
     if unknown:
-        parts.append(f"the model has no {unknown[0]}" + _count_more(unknown))
+        parts.append(f"the model has no tensor {unknown[0]}" + _count_more(unknown))
     if other:
         first = other[0]
         parts.append(
-            f"{first} is {list(given[first].shape)} and not {list(wanted[first].shape)}"
+            f"{first} has shape {list(given[first].shape)} instead of {list(wanted[first].shape)}"
             + _count_more(other)
         )
     return ", ".join(parts) or None

@@ -119,10 +119,10 @@ class Options(NetworkOptions):
         channels, side = self.input_shape
         groups = self.scattering.groups if self.scattering else None
         if side < 1:
-            raise ValueError("scattering.J: images are smaller than 2^J; write a smaller J")
+            raise ValueError("scattering.J: images are smaller than 2^J; set a smaller J")
         if groups is not None and channels % groups:
             raise ValueError(
-                f"scattering.groups {groups}: does not divide the {channels} channels; write a "
+                f"scattering.groups {groups}: does not divide the {channels} channels; choose a "
                 f"divisor of {channels}"
             )
         for number, stage in enumerate(self.stages, 1):
@@ -130,7 +130,7 @@ class Options(NetworkOptions):
             if side < 1:
                 raise ValueError(
                     f"stages: stage {number} does not fit its input of {before} x {before} "
-                    "positions; write a smaller kernel, stride or pool"
+                    "positions; choose a smaller kernel, stride or pool"
                 )
         return self
 

@@ -45,11 +45,11 @@ class Options(BackboneOptions):
     )
     pretrained: bool = Field(
         True,
-        description="True if the model was trained (on public data). Write false for a function "
+        description="True if the model was trained (on public data). Set to false for a function "
         "without training, such as hashing.",
     )
     each_by_itself: Literal[True] = Field(
-        description="Write true if every vector was computed from its own item alone, which the "
+        description="Set to true if every vector was computed from its own item alone, which the "
         "privacy guarantee requires. The guarantee fails if vectors were whitened, centred, "
         "z-scored, batch-corrected or reduced by PCA with statistics of the dataset. The guarantee "
         "also fails if the model was fine-tuned on the dataset."
@@ -67,7 +67,7 @@ class Options(BackboneOptions):
         if self.vectors is None and list(known) == ["vectors"]:
             return "vectors"
         raise ConfigError(
-            f"vectors: the dataset has no vectors named {name!r}, only {', '.join(known)}; write "
+            f"vectors: the dataset has no vectors named {name!r}, only {', '.join(known)}; choose "
             "one of these names"
         )
 

@@ -56,7 +56,7 @@ def _scale_grey(image: Image.Image) -> Image.Image:
         )
     if values.max() > white:
         raise DataError(
-            f"a grey value of {values.max()} has more than {bits} bits; write a larger grey_bits"
+            f"a grey value of {values.max()} has more than {bits} bits; set a larger grey_bits"
         )
     values = values.astype(np.uint32)
     if image.info.get(WHITE_IS_ZERO):
@@ -121,7 +121,7 @@ def scale_decoding(transform: Callable[..., torch.Tensor]) -> ScaledDecoding:
     if not type(steps[0]).__name__.startswith("Resize") or getattr(steps[0], "max_size", None):
         raise ConfigError(
             f"jpeg_decoding scaled: the backbone's preprocessing begins with {steps[0]}, which "
-            "resizes to no fixed size; remove jpeg_decoding"
+            "does not resize to a fixed size; remove jpeg_decoding"
         )
     height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])
     return ScaledDecoding(width, height, getattr(steps[0], "longest", 0.0))

@@ -47,7 +47,7 @@ class Preprocessing(Views):
     def _check_resize(self) -> Preprocessing:
         if self.resize is not None and self.resize < self.size:
             raise ValueError(
-                f"resize {self.resize} is below size {self.size}; write {self.size} or more"
+                f"resize {self.resize} is below size {self.size}; use {self.size} or more"
             )
         return self
 

@@ -26,8 +26,8 @@ class Options(BackboneOptions):
     family: Literal["joined"] = "joined"
     of: tuple[Name, ...] = Field(
         min_length=2,
-        description="Names of at least two other backbones of the study. Their features exist "
-        "once and are read together.",
+        description="Names of at least two other backbones of the study. Their features are "
+        "stored once and read together.",
     )
 
     @field_validator("of")
@@ -53,6 +53,6 @@ class Options(BackboneOptions):
 
 def load(options: Options, runtime: Runtime) -> NoReturn:  # noqa: ARG001
     raise ConfigError(
-        f"family joined has no network: its features are those of {', '.join(options.of)}; load "
-        "these backbones, and join them with joined_network.join_backbones"
+        f"family joined has no network: its features are the features of {', '.join(options.of)}; "
+        "load these backbones, and join them with joined_network.join_backbones"
     )

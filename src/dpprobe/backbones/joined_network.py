@@ -42,7 +42,7 @@ def join_backbones(members: Mapping[str, Backbone], dtypes: Sequence[str]) -> Ba
     if unsized := [name for name, width in widths.items() if width is None]:
         raise ConfigError(
             f"backbone {unsized[0]}: its number of features depends on the images' size, so it "
-            "cannot be joined; write a size in it"
+            "cannot be joined; set its size"
         )
 
     def forward(images: torch.Tensor) -> torch.Tensor:

@@ -289,9 +289,7 @@ def _tap_layers(model: torch.nn.Module, options: NetworkOptions, name: str) -> T
     wanted = range(depth + 1) if options.layers == "all" else options.layers
     for block in wanted:
         if block > depth:
-            raise ConfigError(
-                f"layers: {name} has no block {block}; write numbers from 0 to {depth}"
-            )
+            raise ConfigError(f"layers: {name} has no block {block}; use numbers from 0 to {depth}")
     return Tapped(model, name, blocks, wanted, token=options.token)
 
 

@@ -103,7 +103,8 @@ class Options(NetworkOptions):
             )
         if self.checkpoint is not None and (named or self.pretrained):
             raise ValueError(
-                f"pretrained {named or self.pretrained} beside a checkpoint; keep one of them"
+                f"pretrained {named or self.pretrained} and a checkpoint are both set; keep one of "
+                "them"
             )
         if ":" in self.model and (self.pretrained or self.checkpoint is not None):
             raise ValueError(
@@ -111,7 +112,7 @@ class Options(NetworkOptions):
             )
         if not (named or self.checkpoint or ":" in self.model) and self.pretrained is None:
             raise ValueError(
-                f"pretrained: missing; write a tag of {self.model}, or a checkpoint, or "
+                f"pretrained: missing; set a tag of {self.model}, or a checkpoint, or "
                 "`pretrained: false` for random weights"
             )
         return self
@@ -197,7 +198,7 @@ class Options(NetworkOptions):
                 "same model with its projection gives them"
             ]
         return [
-            f"{self.architecture} needs the package transformers to read text, which is not "
+            f"reading text with {self.architecture} needs the package transformers, which is not "
             "installed: text embeddings are left out"
         ]
 

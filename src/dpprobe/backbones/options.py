@@ -58,8 +58,9 @@ class BackboneOptions(Options, ABC):
         ge=1,
         le=MOST_GREY_BITS,
         exclude_if=lambda value: value == MOST_GREY_BITS,
-        description="Number of bits of white in grey images of 16 bits, for example 12 if white is "
-        "4,095. Images of 8 bits, DICOM, and files that state the number do not need the option.",
+        description="Number of bits that grey images of 16 bits use, for example 12 if white is "
+        "4,095. Images of 8 bits, DICOM files, and files that state this number do not need the "
+        "option.",
     )
 
     jpeg_decoding: Literal["full", "scaled"] = Field(
@@ -165,8 +166,8 @@ class Views(Options):
         le=MOST_CROPS,
         exclude_if=lambda value: value is None,
         description="Only for `crop: inception`: store this many random parts of each training "
-        "image beside its central part. Heads trained by gradient steps use one random part per "
-        "pass over the data, in turn; all other computations use the central part.",
+        "image in addition to its central part. Heads trained by gradient steps use one random "
+        "part per pass over the data, in turn; all other computations use the central part.",
     )
     flip: bool = Field(
         False,
@@ -264,9 +265,9 @@ class NetworkOptions(BackboneOptions):
     def _check_layers_and_crops(self) -> NetworkOptions:
         if self.layers and self.stored_crops:
             raise ValueError(
-                f"preprocessing.crops {self.stored_crops} with layers: features of inner "
-                "blocks are computed for the central crop only; write two backbones, one with "
-                "crops and one with layers"
+                f"preprocessing.crops {self.stored_crops} with layers: features of inner blocks "
+                "are computed for the central crop only; define two backbones, one with crops and "
+                "one with layers"
             )
         return self
 
@@ -318,6 +319,6 @@ def suggest_names(name: str, known: Iterable[str]) -> str:
 
 def channels_error(name: str, values: int, channels: int) -> str:
     return (
-        f"preprocessing.{name}: {values} values for {channels} channels; write one number, or "
-        "one per channel"
+        f"preprocessing.{name}: {values} values for {channels} channels; give one number, or one "
+        "per channel"
     )

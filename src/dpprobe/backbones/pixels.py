@@ -38,7 +38,7 @@ class Options(ProjectedOptions):
     @model_validator(mode="after")
     def _check_decoding(self) -> Options:
         if self.jpeg_decoding == "scaled" and self.size is None:
-            raise ValueError("jpeg_decoding scaled has no effect without size; write a size")
+            raise ValueError("jpeg_decoding scaled has no effect without size; set a size")
         return self
 
     @property

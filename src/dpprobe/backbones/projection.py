@@ -65,7 +65,7 @@ class ProjectedOptions(BackboneOptions):
         if self.project >= self.full_dimension:
             raise ConfigError(
                 f"project: {self.project} must be below the number of features, "
-                f"{self.full_dimension}; write a smaller number, or remove project"
+                f"{self.full_dimension}; choose a smaller number, or remove project"
             )
 
     def extraction_params(self) -> dict[str, Any]:

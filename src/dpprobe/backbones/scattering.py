@@ -36,8 +36,8 @@ class Options(ProjectedOptions):
     def check_files(self) -> None:
         if self.size < 2**self.J:
             raise ConfigError(
-                f"size: {self.size} is smaller than 2^J = {2**self.J}; "
-                "write a larger size or a smaller J"
+                f"size: {self.size} is smaller than 2^J = {2**self.J}; set a larger size or a "
+                "smaller J"
             )
         self.check_projection()
 

@@ -97,7 +97,7 @@ class Options(NetworkOptions):
     def _prefer_checkpoint(cls, values: Any) -> Any:
         if isinstance(values, Mapping) and values.get("checkpoint") is not None:
             if values.get("pretrained"):
-                raise ValueError("pretrained: true beside a checkpoint; keep one of them")
+                raise ValueError("pretrained: true and a checkpoint are both set; keep one of them")
             return {**values, "pretrained": False}
         return values
 
@@ -112,10 +112,10 @@ class Options(NetworkOptions):
             )
         channels = value.get("in_chans", 3)
         if type(channels) is not int or channels < 1:
-            raise ValueError(f"in_chans {channels!r}: write a whole number of 1 or more")
+            raise ValueError(f"in_chans {channels!r}: must be a whole number of 1 or more")
         layer = value.get("mlp_layer", _MLP_LAYERS[0])
         if layer not in _MLP_LAYERS:
-            raise ValueError(f"mlp_layer {layer!r}: write one of {', '.join(_MLP_LAYERS)}")
+            raise ValueError(f"mlp_layer {layer!r}: choose one of {', '.join(_MLP_LAYERS)}")
         return value
 
     @model_validator(mode="after")
@@ -169,8 +169,8 @@ class Options(NetworkOptions):
         return [
             *others,
             f"{self.checkpoint}: preprocessing {', '.join(assumed)} and further model_args are "
-            f"assumed to be timm's for {self.model}. Wrong values cost accuracy: compare with the "
-            "training, and write its values under preprocessing, and model_args such as pad_type",
+            f"assumed to be timm's for {self.model}. Wrong values cost accuracy: compare them with "
+            "the training, and set its values under preprocessing and model_args, such as pad_type",
         ]
 
     def _warn_of_pooling(self) -> list[str]:
@@ -198,9 +198,10 @@ class Options(NetworkOptions):
         named = [f"{file} names {value}. " for file, value in stated.items() if value in sisters]
         return [
             f"{self.checkpoint}: its tensors fit {name}, and also {' and '.join(sisters)}, which "
-            f"computes other features of them without an error. {''.join(named)}Compare with the "
-            f"training, or with what `dpprobe init --checkpoint` shows. If {name} is right, write "
-            f'{{"architecture": "{name}"}} into {path.with_suffix(".json").name} beside the file'
+            f"computes different features from them without an error. {''.join(named)}Compare with "
+            f"the training, or with what `dpprobe init --checkpoint` shows. If {name} is right, "
+            f'write {{"architecture": "{name}"}} into {path.with_suffix(".json").name} next to the '
+            "file"
         ]
 
     def _read_architecture(self) -> str:
@@ -267,7 +268,7 @@ def read_stated_config(path: Path, model: str) -> dict[str, Any] | None:
         except ConfigError as error:
             fault = str(error).splitlines()[0].removeprefix("family: ")
             raise ConfigError(
-                f"{file}: states values of no use ({fault}); correct or remove the file"
+                f"{file}: states unusable values ({fault}); correct or remove the file"
             ) from error
         if given:
             return {"file": file.name, **options}
@@ -460,7 +461,7 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
     if not hasattr(model, "reset_classifier"):
         raise ConfigError(
             f"model: {options.model} has no classifier, but features are the input of the "
-            "classifier; write another model"
+            "classifier; choose another model"
         )
     return model
 
@@ -504,7 +505,7 @@ def _resize_network(model: Any, options: Options, size: tuple[int, int]) -> None
     patch = getattr(embed, "patch_size", None)
     if patch is None or not hasattr(model, "set_input_size"):
         return
-    remedy = f"write a preprocessing.size that is a multiple of {math.lcm(*patch)}"
+    remedy = f"set a preprocessing.size that is a multiple of {math.lcm(*patch)}"
     if any(side % part for side, part in zip(size, patch, strict=True)):
         raise ConfigError(
             f"model: {options.model} does not take images of {[*size]} (patches of {[*patch]} do "

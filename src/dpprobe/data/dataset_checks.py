@@ -238,9 +238,9 @@ class Checks:
         )
         if self._by_unit and counter.by_unit["rows"]:
             logger.warning(
-                "%s: %s with the image of another patient: if both patients are one person, "
-                "write one name in unit_column; otherwise the guarantee for a patient does not "
-                "cover the copy",
+                "%s: %s with the image of another patient: if both patients are one person, use "
+                "one name in unit_column; otherwise the guarantee for a patient does not cover the "
+                "copy",
                 split,
                 count_noun(counter.by_unit["rows"], "row"),
             )

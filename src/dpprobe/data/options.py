@@ -111,8 +111,8 @@ Downloads = Annotated[
     Field(
         min_length=1,
         exclude_if=lambda value: value is None,
-        description="A folder that already has the files to download, under their own names. They "
-        "are checked by their checksums and used in place of a download.",
+        description="A folder that already has the files to download, under their own names. "
+        "dpprobe checks their checksums and uses them instead of downloading.",
     ),
 ]
 
@@ -231,8 +231,8 @@ class DatasetOptions(Options, ABC):
     )
     prompts: Prompts = Field(
         "simple",
-        description="Prompts that a CLIP text encoder reads for each class. Write the name of a "
-        "set in resources/prompts.yaml, or templates with {c} in place of the class name.",
+        description="Prompts that a CLIP text encoder reads for each class: the name of a set in "
+        "resources/prompts.yaml, or templates with {c} in place of the class name.",
     )
     prompt_names: Literal["imagenet"] | dict[str, str] = Field(
         {},
@@ -409,7 +409,7 @@ def headline_metric(
     if metric == "macro_accuracy" and multi_label:
         raise ConfigError(
             "metric: macro_accuracy needs one label per row, but rows may have several labels; "
-            "write auc or accuracy"
+            "use auc or accuracy"
         )
     return metric
 

@@ -24,13 +24,13 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "unreadable": (
         "unreadable image", "unreadable images", "replace the file or leave the image out"),
     "item": (
-        "file of other vectors", "files of other vectors",
-        "save them as the other items, or correct the study"),
+        "file with other vectors", "files with other vectors",
+        "save them like the other items, or correct the study"),
     "id": ("id missing or twice", "ids missing or twice", "give every row its own id"),
     "label": (
         "label without a class", "labels without a class",
         "correct the label or leave the image out"),
-    "value": ("value of no use", "values of no use", "correct the value or leave the image out"),
+    "value": ("unusable value", "unusable values", "correct the value or leave the image out"),
     "patient": (
         "missing patient, patient in both splits, or patient with two names",
         "rows with a missing patient, a patient in both splits, or a patient with two names",

@@ -70,7 +70,7 @@ def name_classes(
         raise ConfigError(f"prompt_names: no class {unknown[0]!r}; {remedy}")
     words = {name: prompt_names.get(name, name.replace("_", " ")) for name in class_names}
     if blank := [name for name, word in words.items() if not fold_name(word)]:
-        raise ConfigError(f"prompt_names: no word for class {blank[0]!r}; write a visible word")
+        raise ConfigError(f"prompt_names: no word for class {blank[0]!r}; use a visible word")
     return tuple(words.values())
 
 
@@ -113,7 +113,7 @@ def _find_set(name: str) -> dict[str, Any]:
         return sets[name]
     known = ", ".join(sorted(sets))
     written = " write a template as a list, [...];" if "{" in name else ""
-    raise ConfigError(f"prompts: no set {name!r};{written} write one of: {known}")
+    raise ConfigError(f"prompts: no set {name!r};{written} choose one of: {known}")
 
 
 def _check_templates(templates: Sequence[str]) -> None:

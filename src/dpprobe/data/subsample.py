@@ -75,7 +75,7 @@ class Subsample(Options):
     @model_validator(mode="after")
     def _check_one(self) -> Subsample:
         if sum(map(bool, (self.fraction, self.fractions, self.per_class))) != 1:
-            raise ValueError("write exactly one of fraction, fractions and per_class")
+            raise ValueError("set exactly one of fraction, fractions and per_class")
         return self
 
     def explain_labels_used(self) -> str | None:
@@ -90,19 +90,19 @@ class Subsample(Options):
                 "fractions chooses rows by class, so the public number of rows n would reveal "
                 "labels"
             )
-        return f"subsample: {fault}; write fraction, one number for all classes"
+        return f"subsample: {fault}; use fraction, one number for all classes"
 
     def list_faults(self, class_rows: Mapping[str, int]) -> list[str]:
         """Lists faults: unknown classes, and classes with too few rows (or patients)."""
         if unknown := [name for name in self.fractions if name not in class_rows]:
             known = ", ".join([*class_rows][:10]) + (", ..." if len(class_rows) > 10 else "")
             return [
-                f"{name!r} is not a class of the dataset; write some of {known}" for name in unknown
+                f"{name!r} is not a class of the dataset; choose from {known}" for name in unknown
             ]
         wanted = self.per_class or 0
         return [
             f"{wanted} of class {name}, but there are {rows}; "
-            + (f"write {rows} or fewer" if rows else "add images of this class")
+            + (f"use {rows} or fewer" if rows else "add images of this class")
             for name, rows in class_rows.items()
             if wanted > rows
         ]
@@ -133,7 +133,7 @@ class Subsample(Options):
             if before and not after:
                 raise DataError(
                     f"subsample: fraction {self.fractions[each]:g} selects none of the "
-                    f"{len(before)} rows of class {each} with seed {self.seed}; write a larger "
+                    f"{len(before)} rows of class {each} with seed {self.seed}; set a larger "
                     "fraction"
                 )
         return [name in kept[label] for label, name in zip(labels, names, strict=True)]

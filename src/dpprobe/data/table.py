@@ -122,9 +122,7 @@ class DatasetInfo(BaseModel, frozen=True):
         if unit == "image":
             return self.train_rows
         if self.units is None:
-            raise DataError(
-                "unit: patient, but the dataset names no patients; write the unit_column"
-            )
+            raise DataError("unit: patient, but the dataset names no patients; set unit_column")
         return self.units["train"]
 
     @property

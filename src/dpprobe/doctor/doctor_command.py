@@ -75,7 +75,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     data = arguments.data or (run.data if run and run.data.is_dir() else None)
     for folder, key in ((results, "results_dir"), (data, "data_dir")):
         if folder is not None and not folder.is_dir():
-            raise DataError(f"{folder}: no such folder; write the {key} of a study")
+            raise DataError(f"{folder}: no such folder; name the {key} of a study")
     if arguments.fix and _LOCKS.is_dir() and any(_LOCKS.iterdir()):
         unlock = command_line(*run_words(call=[*(run.call if run else ()), "--unlock"]))
         raise ConfigError(
@@ -87,7 +87,7 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
     seconds = max(time.monotonic() - started, 1e-3)
     if not checked:
         raise DataError(
-            f"{results}: no file here has a recorded hash; write the results_dir of a study"
+            f"{results}: no file here has a recorded hash; name the results_dir of a study"
         )
     damaged = sorted(each for each in checked if each.fault)
     left = 0
@@ -116,14 +116,15 @@ def _run_doctor(arguments: argparse.Namespace) -> int:
         print(
             f"not checked: {count_noun(len(unrecorded), 'file')} without a recorded hash, such as "
             f"{unrecorded[0]}. Copy {results / WRITTEN_FOLDER} too, which a copy without dot files "
-            f"leaves out, or run `{run_command(*(run.call if run else ()))}`, which makes files "
-            "without records again"
+            f"leaves out, or run `{run_command(*(run.call if run else ()))}`, which recreates "
+            "files without records"
         )
     if former := list_unpublished(results):
         size = sum(path.stat().st_size for folder in former for path in folder.iterdir())
         print(
-            f"{results / STORE}: {count_noun(len(former), 'result')} of former options or failed "
-            f"jobs, {format_size(size)}; to free the space delete this folder, all other files stay"
+            f"{results / STORE}: {count_noun(len(former), 'result')} of earlier options or failed "
+            f"jobs, {format_size(size)}; to free the space, delete this folder; all other files "
+            "stay"
         )
     if damaged and run is None:
         print(f"no run in this folder wrote {results}: add --configfile FILE to the commands")

@@ -179,7 +179,7 @@ def _check_own_hash(values: Mapping[str, Any]) -> bool:
     if key and values.get(key) != hash_value(body):
         if values.get("format_version") not in versions:
             raise _KeptError(
-                "of another version of dpprobe, or changed",
+                "written by another version of dpprobe, or changed",
                 "delete the record if you do not need it",
             )
         raise ValueError(CHANGED)
@@ -189,7 +189,7 @@ def _check_own_hash(values: Mapping[str, Any]) -> bool:
 def _check_place(path: Path, values: Mapping[str, Any]) -> None:
     """Raises an error for a record whose cell, dataset or backbone differs from its path."""
     if values["format"] == _CALIBRATION and path.stem != hash_value(values.get("inputs")):
-        raise ValueError("belongs to another calibration, whose hash is its name")
+        raise ValueError("its file name is the hash of another calibration")
     names = values.get("cell", values)
     if not isinstance(names, Mapping) or not {"dataset", "backbone"} <= names.keys():
         return

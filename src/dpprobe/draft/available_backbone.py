@@ -114,7 +114,7 @@ def _of_checkpoint(checkpoint: str, model: str | None, size: int | None) -> Chos
         keys |= {name: stated[name] for name in ("model_args", "preprocessing") if stated[name]}
     if size is not None:
         if size < 1:
-            raise ConfigError(f"--size {size}: write 1 pixel or more, such as 224")
+            raise ConfigError(f"--size {size}: use 1 pixel or more, such as 224")
         keys["preprocessing"] = {**keys.get("preprocessing", {}), "size": size}
     options = _make_options(keys)
     options.check_files()

@@ -28,7 +28,7 @@ _NUMBERED = (
     "The labels are numbers: replace each number after a colon by a readable name, as in "
     "`'0': normal`. Tables, figures and the report show these names."
 )
-_NUMBERS = "the class names are numbers; write readable names at class_names in the study"
+_NUMBERS = "the class names are numbers; set readable names at class_names in the study"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Wishes:
             name = getattr(self, option)
             if name is not None and name not in columns:
                 raise ConfigError(
-                    f"--{option} {name}: {place} has no column with this name; write one of "
+                    f"--{option} {name}: {place} has no column with this name; choose one of "
                     f"{', '.join(columns)}"
                 )
 

@@ -119,7 +119,7 @@ def _check_layout(root: Path, place: str) -> None:
         )
     if images and folders:
         raise ConfigError(
-            f"{place}: {count_noun(len(images), 'image')} beside the class folders, such as "
+            f"{place}: {count_noun(len(images), 'image')} next to the class folders, such as "
             f"{images[0].name}; move each image into the folder of its class"
         )
     if images:

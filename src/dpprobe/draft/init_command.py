@@ -119,9 +119,9 @@ def _run_init(arguments: argparse.Namespace) -> int:
         print(one_line(f"refused:     {fault}"))
     if backbone.asked:
         told = (
-            f"confirm:     backbones.{backbone.name}: which model computed the vectors, and each "
-            f"from its own item alone? Complete these lines in {output}; until then `check` and a "
-            "run refuse it"
+            f"confirm:     backbones.{backbone.name}: which model computed the vectors, and did "
+            f"it compute each from its own item alone? Complete these lines in {output}; until "
+            "then `check` and a run refuse it"
         )
         print(one_line(told))
     if refused:
@@ -202,8 +202,8 @@ def look_at_place(arguments: argparse.Namespace) -> Seen:
         return look_at_parquet(place, wishes)
     if path.name.lower().endswith(VECTORS):
         raise ConfigError(
-            f"{place}: vectors, of which init writes no study; write one with `source: embeddings` "
-            f"and `train: {place}`, as docs/embeddings.md shows"
+            f"{place}: vectors, for which init cannot write a study; write one with `source: "
+            f"embeddings` and `train: {place}`, as docs/embeddings.md shows"
         )
     raise ConfigError(
         f"{place}: neither a folder nor a table; name a folder of class folders, or a file that "

@@ -69,8 +69,8 @@ def look_at_items(place: str, wishes: Wishes) -> Seen:
     name = wishes.image or _find_ids(columns, folder)
     if name is None:
         raise ConfigError(
-            f"{table}: no column has the names of the files in {place} without their endings, such "
-            f"as {list_items(folder)[0].stem}; write such a column, or name it with --image: "
+            f"{table}: no column has the names of the files in {place} without their endings, "
+            f"such as {list_items(folder)[0].stem}; add this column, or name it with --image: "
             f"{', '.join(columns)}"
         )
     label, labels = choose_labels(columns, wishes, table)

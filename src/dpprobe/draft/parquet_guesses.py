@@ -23,7 +23,7 @@ NUMBERED = (
     "The file has no class names: these are the numbers of its labels. Replace each number by a "
     "name. Every head publishes the class names."
 )
-_ONE_NAME = "its values are lists or structs; write a text or a number per row for each patient"
+_ONE_NAME = "its values are lists or structs; store a string or a number in each row"
 
 
 def look_at_parquet(place: str, wishes: Wishes) -> Seen:
@@ -111,7 +111,7 @@ def _count_rows(place: str, keys: dict[str, Line], label: str, notes: list[str])
             raise ConfigError(
                 f"{place}: column {label} has the label {highest}: init reads labels as class "
                 f"numbers from 0 and accepts at most {guesses.MOST_CLASSES:,} classes; correct the "
-                "labels, name another column with --label, or write class_names in a study"
+                "labels, name another column with --label, or set class_names in a study"
             )
         numbers = [str(number) for number in range(highest + 1)]
         check_counts(dict.fromkeys(numbers, 0), place)

@@ -124,8 +124,8 @@ def _make_pattern(place: str, chosen: list[Path], files: list[Path]) -> str:
     pattern = f"{start}*{chosen[0].suffix}"
     if [file for file in files if file.match(pattern)] != chosen:
         raise ConfigError(
-            f"{place}: no pattern has {chosen[0].name} and {chosen[-1].name} alone; write a study "
-            "with `source: embeddings` and the files of training in a folder of their own"
+            f"{place}: no pattern matches only {chosen[0].name} and {chosen[-1].name}; write a "
+            "study with `source: embeddings` and the files of training in a folder of their own"
         )
     return f"{place}/{pattern}"
 

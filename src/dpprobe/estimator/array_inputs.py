@@ -115,8 +115,8 @@ class CheckedRows(_SteadyRows):
             if first != due or not good or due + len(block) > self.rows:
                 raise ArrayError(
                     f"X: its source gives a block of shape {block.shape} for row {first}; row "
-                    f"{due} of ({self.rows}, {self.dimension}) is next. Yield (first row, block "
-                    "[m, dimension]) in order"
+                    f"{due} of ({self.rows}, {self.dimension}) is expected next. Yield (first row, "
+                    "block [m, dimension]) in order"
                 )
             yield due, block
             due += len(block)
@@ -151,7 +151,7 @@ def hide_values() -> Iterator[None]:
     except ValueError as error:
         if not re.match("could not convert|Complex data", str(error)):
             raise
-        raise ArrayError("X: a value is a text or complex, not a number; pass numbers") from None
+        raise ArrayError("X: a value is a string or complex, not a number; pass numbers") from None
     except TypeError as error:
         if str(error).startswith("Sparse "):
             raise TypeOfArrayError(

@@ -76,12 +76,12 @@ class Budget:
     ) -> None:
         if (max_epsilon is None) == (max_risk is None):
             raise PrivacyError(
-                "budget: a budget needs exactly one limit; write max_epsilon=1, or "
+                "budget: a budget needs exactly one limit; pass max_epsilon=1, or "
                 "max_risk={'advantage': 0.1}"
             )
         self.max_epsilon = None if max_epsilon is None else read_number("max_epsilon", max_epsilon)
         if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
-            raise PrivacyError(f"max_epsilon {max_epsilon!r}: write a positive number")
+            raise PrivacyError(f"max_epsilon {max_epsilon!r}: must be a positive number")
         self.max_risk = None if max_risk is None else read_risk("max_risk", max_risk)
         self.delta = read_number("delta", delta)
         check_delta(self.delta)
@@ -175,22 +175,22 @@ class Budget:
         if self._owner != os.getpid():
             raise PrivacyError(
                 "budget: this budget is in the memory of another process, so this copy must not "
-                "spend from it; write Budget(FOLDER, ...), which processes can share"
+                "spend from it; use Budget(FOLDER, ...), which processes can share"
             )
 
     def _refuse_excess(self, booking: Booking) -> None:
         if booking.same_units_as is not None:
             raise PrivacyError(
                 f"budget: the dataset of the rows shares units with {booking.same_units_as} "
-                "(same_units_as). A budget in memory does not add up the costs of both; write "
+                "(same_units_as). A budget in memory does not add up the costs of both; use "
                 "Budget(FOLDER, ...) with the dataset's folder under the study's data_dir"
             )
         for earlier in self._bookings:
             if (earlier.unit, earlier.column) != (booking.unit, booking.column):
                 raise PrivacyError(
                     f"unit {unit_words(booking)}: an earlier fit on this budget protects another "
-                    f"unit, {unit_words(earlier)}, and their epsilons cannot be added up; write "
-                    "the unit of that fit"
+                    f"unit, {unit_words(earlier)}, and their epsilons cannot be added up; use the "
+                    "unit of that fit"
                 )
         refuse_excess(self._bookings, booking, self._limits, ledger=MEMORY)
 

@@ -77,7 +77,7 @@ def check_callers(public: Sequence[str]) -> Any:
     raw = None
     if isinstance(public, str):
         raise ConfigError(
-            f"public_steps {public!r}: this is a text; write a list of names, [{public!r}]"
+            f"public_steps {public!r}: this is a string; pass a list of names, [{public!r}]"
         )
     seen: set[int] = set()
     for call, function, values in _walk_callers(public):
@@ -150,8 +150,8 @@ def _check_hidden(package: str, started: str, public: Sequence[str]) -> None:
         remedy = (
             "Write n_jobs=1"
             if by_scikit_learn
-            else "Fit outside the worker. Or, if you start the workers yourself and each row comes "
-            f"from its own item, write public_steps=[{package!r}]"
+            else "Fit outside the worker. Or, if you start the workers yourself and each row "
+            f"comes from its own item, pass public_steps=[{package!r}]"
         )
         raise PrivacyError(
             f"{package}: this fit runs in a worker, where dpprobe cannot see callers such as a "
@@ -169,7 +169,7 @@ def _check_validation(function: str, values: dict[str, Any]) -> None:
     if function == "cross_val_predict" and values.get("encode"):
         raise PrivacyError(
             f"cross_val_predict: method {values['method']!r} numbers the classes by the private "
-            "labels; write method='predict'"
+            "labels; pass method='predict'"
         )
 
 
@@ -177,8 +177,9 @@ def _check_folds(splitter: Any) -> None:
     name = type(splitter).__name__
     if "Stratified" in name:
         raise PrivacyError(
-            f"cv {name}: it splits by the private labels, so one person's label moves other people "
-            "between folds. For a classifier, cv=5 means StratifiedKFold(5); write cv=KFold(5)"
+            f"cv {name}: it splits by the private labels, so one person's label moves other "
+            "people between folds. For a classifier, cv=5 means StratifiedKFold(5); pass "
+            "cv=KFold(5)"
         )
 
 
@@ -196,7 +197,7 @@ def _check_meta_estimator(caller: _Caller, public: Sequence[str], *, splitter: A
         f"{_DIRECT}, in a Pipeline, or in {' or '.join(_ACCEPTED)}"
         if of_scikit_learn
         else f"{_DIRECT}. Or, for a class of your own whose rows each come from their own item, "
-        f"and which publishes nothing else, write public_steps=[{caller.name!r}]"
+        f"and which publishes nothing else, pass public_steps=[{caller.name!r}]"
     )
     raise PrivacyError(
         f"{caller.name}: its fit calls a private fit, and may use rows twice, or choose them by "
@@ -212,7 +213,7 @@ def _refuse_learners(steps: list[Any], public: Sequence[str]) -> None:
                 f"pipeline step {name!r} ({type(step).__name__}) is fitted on the private rows "
                 "without noise, so the guarantee would not hold. Remove the step, or use a "
                 "stateless step such as Normalizer. Or fit it on public data, wrap it in "
-                f"FrozenEstimator, and write public_steps=[{name!r}]"
+                f"FrozenEstimator, and pass public_steps=[{name!r}]"
             )
 
 
@@ -227,11 +228,15 @@ def _compare_rows(named: list[tuple[str, Any]], rows: Any, returned: Any, labels
         try:
             among = returned if place == len(steps) else _fit_again(step, rows, labels)
             mixes = _mixes_rows(step, rows, among, labels)
-            fault = "returns other values for the same rows in other company" if mixes else None
+            fault = (
+                "returns different values for the same rows if other rows are present"
+                if mixes
+                else None
+            )
         except Exception as error:
             # Errors of other packages may quote a private value.
             text = str(error) if isinstance(error, DpprobeError) else type(error).__name__
-            fault = f"fails for a part of the rows: {text}"
+            fault = f"fails for a subset of the rows: {text}"
         if fault is not None:
             raise PrivacyError(
                 f"pipeline step {name!r} ({type(step).__name__}) {fault}: it computes rows from "

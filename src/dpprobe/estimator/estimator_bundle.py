@@ -87,7 +87,7 @@ def write_release(
     if external["each_by_itself"] is not True:
         raise PrivacyError(
             f"each_by_itself={external['each_by_itself']!r}: the guarantee holds only if each row "
-            "was computed from its own item alone; write each_by_itself=True if this is true"
+            "was computed from its own item alone; pass each_by_itself=True if this is true"
         )
     options = read_options({"external": External.__module__}, "family", external, External)
     if sign_key is not None:
@@ -123,11 +123,11 @@ def write_release(
 
 def _check_names(folder: Path, dataset: str) -> None:
     if folder.exists():
-        raise ConfigError(f"{folder}: the folder already exists; write the path of a new folder")
+        raise ConfigError(f"{folder}: the folder already exists; pass the path of a new folder")
     for what, name in (("folder", folder.name), ("dataset", dataset)):
         if re.fullmatch(NAME_PATTERN, name) is None:
             raise ConfigError(
-                f"{what} {name!r}: write lower-case letters, digits and underscores, such as "
+                f"{what} {name!r}: use lower-case letters, digits and underscores, such as "
                 "speech_2026"
             )
 

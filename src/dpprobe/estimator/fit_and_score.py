@@ -125,8 +125,8 @@ def _judge_missing(data: TrainingSet, *, accepted: bool) -> None:
     )
     if share >= MANY_LOST and not accepted:
         raise ArrayError(
-            f"{told}; nothing was fitted or spent. Replace such values by public constants, "
-            'or write missing="null"'
+            f"{told}; nothing was fitted or spent. Replace such values by public constants, or "
+            'pass missing="null"'
         )
     warn_caller(told)
 
@@ -134,7 +134,7 @@ def _judge_missing(data: TrainingSet, *, accepted: bool) -> None:
 def _warn_of_positions() -> None:
     warn_caller(
         "groups: matched by position with the rows, because one of them has the default index, 0 "
-        "to n - 1, and the other has not. In another order people are less protected than stated. "
+        "to n - 1, and the other does not. In another order people are less protected than stated. "
         "Give both the same index, or pass groups.to_numpy() if the order is right"
     )
 
@@ -224,7 +224,7 @@ def draw_seed(state: int | np.random.RandomState | None) -> int:
     if isinstance(state, np.random.RandomState):
         return int(state.randint(2**31))
     if state is not None:
-        raise ConfigError(f"random_state {state!r}: write a whole number, or None")
+        raise ConfigError(f"random_state {state!r}: pass a whole number, or None")
     return secrets.randbits(128)
 
 

@@ -32,14 +32,14 @@ def read_number(name: str, value: Any) -> float:
             return float(str(value)) if isinstance(value, np.floating) else float(value)
         except OverflowError:
             pass
-    raise NumberError(f"{name} {value!r:.60}: write one number, such as 0.5, without quotes")
+    raise NumberError(f"{name} {value!r:.60}: pass one number, such as 0.5, without quotes")
 
 
 def read_count(name: str, value: Any) -> int:
     """Returns a whole number as an int; raises NumberError for anything else."""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
-    raise NumberError(f"{name} {value!r:.60}: write one whole number without quotes")
+    raise NumberError(f"{name} {value!r:.60}: pass one whole number without quotes")
 
 
 def read_target(value: Any) -> float | Risk:
@@ -52,7 +52,7 @@ def read_target(value: Any) -> float | Risk:
 def read_risk(name: str, value: Any) -> Risk:
     """Reads a permitted risk from a mapping; raises PrivacyError for a wrong mapping."""
     if not isinstance(value, Mapping):
-        raise NumberError(f"{name} {value!r:.60}: write a mapping, such as {{'advantage': 0.1}}")
+        raise NumberError(f"{name} {value!r:.60}: pass a mapping, such as {{'advantage': 0.1}}")
     return Risk.from_dict({key: read_number(f"{name} {key}", each) for key, each in value.items()})
 
 
@@ -103,7 +103,7 @@ def list_classes(classes: Any) -> list[Any]:
     several = isinstance(classes, Iterable) and isinstance(classes, Sized)
     is_list = several and not isinstance(classes, str | bytes | Mapping)
     if not is_list or getattr(classes, "ndim", 1) != 1:
-        raise ArrayError(f"classes {classes!r:.60}: write a list of labels, such as [0, 1]")
+        raise ArrayError(f"classes {classes!r:.60}: pass a list of labels, such as [0, 1]")
     values = classes.tolist() if hasattr(classes, "tolist") else list(classes)
     check_kind("classes", values)
     listed: list[Any] = np.sort(np.asarray(values)).tolist()
@@ -125,7 +125,7 @@ def check_kind(name: str, labels: Iterable[Any]) -> str | None:
         raise ArrayError(f"{name}: a label is missing (None, NaN or NA); {remedy}")
     if len(kinds) > 1 or not kinds <= {"numbers", "texts", "truth values"}:
         raise ArrayError(
-            f"{name}: labels are {' and '.join(sorted(kinds))}; pass texts only, or numbers only"
+            f"{name}: labels are {' and '.join(sorted(kinds))}; pass only strings, or only numbers"
         )
     return next(iter(kinds), None)
 

@@ -87,10 +87,10 @@ class Origin:
             return
         if unit == "row":
             raise PrivacyError(
-                f"X: rows of {place}, whose dataset names a patient ({facts.unit_column}) for each "
-                "image, so a person with several images would be less protected than stated. Write "
-                "unit='patient' and pass groups (the object of read_features as X brings its own), "
-                "or write unit='image' to state that patients have no guarantee"
+                f"X: rows of {place}, whose dataset names a patient ({facts.unit_column}) for "
+                "each image, so a person with several images would be less protected than stated. "
+                "Set unit='patient' and pass groups (the object of read_features as X brings its "
+                "own), or set unit='image' to state that patients have no guarantee"
             )
         if unit not in Plan.GROUPS:
             self._count_images(facts)

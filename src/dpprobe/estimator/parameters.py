@@ -40,9 +40,9 @@ def check_parameters(classifier: Parameters) -> None:
     After this check, an estimator has a budget exactly if its fit is private.
     """
     if classifier.unit not in Plan.UNITS:
-        raise ConfigError(f"unit {classifier.unit!r}: write row or group, or image or patient")
+        raise ConfigError(f"unit {classifier.unit!r}: must be row or group, or image or patient")
     if classifier.missing not in ("refuse", "null"):
-        raise ConfigError(f"missing {classifier.missing!r}: write refuse or null")
+        raise ConfigError(f"missing {classifier.missing!r}: must be refuse or null")
     epsilon = read_target(classifier.epsilon)
     if classifier.delta is not None:
         read_number("delta", classifier.delta)
@@ -56,15 +56,15 @@ def check_parameters(classifier: Parameters) -> None:
         return
     if classifier.budget is None:
         raise PrivacyError(
-            "budget: a private fit needs one: budget=dpprobe.Budget(max_epsilon=1, "
-            "delta=1e-6); or write benchmark=True for a seeded fit that protects nothing"
+            "budget: a private fit needs one: budget=dpprobe.Budget(max_epsilon=1, delta=1e-6); "
+            "or pass benchmark=True for a seeded fit that protects nothing"
         )
     if not isinstance(classifier.budget, Budget):
         raise ConfigError(f"budget {classifier.budget!r}: pass a dpprobe.Budget")
     if classifier.random_state is not None:
         raise PrivacyError(
-            "random_state: nobody may know the noise of a private fit; remove random_state, "
-            "or write benchmark=True"
+            "random_state: nobody may know the noise of a private fit; remove random_state, or "
+            "pass benchmark=True"
         )
     if classifier.classes is None:
         raise PrivacyError(
@@ -73,7 +73,8 @@ def check_parameters(classifier: Parameters) -> None:
         )
     if epsilon == math.inf:
         raise PrivacyError(
-            "epsilon inf: a head without noise is not private; write a number, or benchmark=True"
+            "epsilon inf: a head without noise is not private; use a finite epsilon, or pass "
+            "benchmark=True"
         )
 
 

@@ -124,8 +124,7 @@ def _number_units(classifier: Parameters, groups: Any, rows: int) -> Units | Non
     if groups is not None and not classifier.benchmark:
         raise PrivacyError(
             f"groups: the fit has groups, but the unit of privacy is one {classifier.unit}, so "
-            "people with several rows would be less protected. Write unit='group', or pass "
-            "no groups"
+            "people with several rows would be less protected. Set unit='group', or pass no groups"
         )
     return None
 
@@ -162,13 +161,14 @@ def _decide_method(classifier: Parameters, facts: DataFacts) -> MethodOptions:
         return method
     if not method.private:
         raise PrivacyError(
-            f"head {method.head}: this head is not private; write another head, or benchmark=True"
+            f"head {method.head}: this head is not private; choose another head, or pass "
+            "benchmark=True"
         )
     released = _make_exact(method)
     if not released.is_exact:
         raise PrivacyError(
-            f"head {released.head}: with these options its sums are not exact, so low bits "
-            "may reveal who was in the data; write engine='exact', or another head"
+            f"head {released.head}: with these options its sums are not exact, so low bits may "
+            "reveal who was in the data; set engine='exact', or choose another head"
         )
     return released
 

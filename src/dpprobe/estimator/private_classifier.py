@@ -88,7 +88,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
       Traceback (most recent call last):
           ...
       dpprobe.errors.PrivacyError: budget: a private fit needs one:
-      budget=dpprobe.Budget(max_epsilon=1, delta=1e-6); or write benchmark=True for a seeded
+      budget=dpprobe.Budget(max_epsilon=1, delta=1e-6); or pass benchmark=True for a seeded
       fit that protects nothing
       >>> head = PrivateClassifier(
       ...     epsilon=1, head="prototypes", classes=["benign", "malignant"],

@@ -187,7 +187,7 @@ def plan_accuracy(
       >>> dpprobe.plan_accuracy(n=2000, classes=1, epsilon=1)
       Traceback (most recent call last):
           ...
-      dpprobe.errors.ConfigError: classes 1: one class needs no classifier; write 2 or more
+      dpprobe.errors.ConfigError: classes 1: one class needs no classifier; use 2 or more
     """
     from dpprobe.planner.accuracy_plan import make_plan  # late: reads the file of curves
     from dpprobe.planner.predicted_accuracy import Setting  # late: reads the file of curves

@@ -32,10 +32,10 @@ def warn_of_copies(
         return
     if units is None:
         message = (
-            f"X: {copied} rows repeat another row, and one row occurs {most} "
-            "times. A row that occurs k times has only the protection of a group of k, about k "
-            "times the epsilon. If one person has several rows, write unit='group' and pass "
-            "groups, or keep one row per person"
+            f"X: {copied} rows repeat another row, and one row occurs {most} times. A row that "
+            "occurs k times has only the protection of a group of k, about k times the epsilon. If "
+            "one person has several rows, set unit='group' and pass groups, or keep one row per "
+            "person"
         )
     else:
         message = (

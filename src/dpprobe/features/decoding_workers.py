@@ -172,8 +172,8 @@ class Workers:
         if isinstance(error, RuntimeError) and _FAULT.match(str(error)):
             words = " ".join(str(error).split()).removeprefix("DataLoader ").rstrip(". ")
             raise WorkerError(
-                f"decoding: lost a process ({words}); run again with more memory or fewer threads, "
-                "and check that the images can be read"
+                f"decoding: a process died ({words}); run again with more memory or fewer "
+                "threads, and check that the images can be read"
             ) from error
 
 

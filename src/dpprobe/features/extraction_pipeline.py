@@ -254,8 +254,8 @@ class SizeCheck:
         if shape != self._first:
             raise DataError(
                 f"{self._split} row {row[0]} (id {row[1]}): the image has shape {list(shape)}, "
-                f"but earlier images have {list(self._first)}; write a size in the backbone, such "
-                "as `size: 32`"
+                f"but earlier images have {list(self._first)}; set a size in the backbone, such as "
+                "`size: 32`"
             )
 
 

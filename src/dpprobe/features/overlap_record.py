@@ -25,7 +25,7 @@ NOTE = (
     "leave them out of what you publish."
 )
 # Consequences of near-duplicates, in the train split and in the test split.
-CONSEQUENCES = ("the guarantee is weaker for them", "results on them are too good")
+CONSEQUENCES = ("the guarantee is weaker for them", "results on them are too optimistic")
 
 
 def write_near_duplicates(

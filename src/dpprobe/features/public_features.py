@@ -19,7 +19,7 @@ class ArrayFile:
     """
 
     def __init__(self, path: Path) -> None:
-        remedy = "write np.save(path, rows) with one row of numbers per image"
+        remedy = "use np.save(path, rows) with one row of numbers per image"
         try:
             values = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError):

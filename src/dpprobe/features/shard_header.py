@@ -31,7 +31,7 @@ def row_range(rows: int, shard: int, shards: int) -> tuple[int, int]:
         raise ValueError(f"shard {shard} of {shards}")
     if shards > rows:
         raise ConfigError(
-            f"features.shards: {shards} shards, but the split has only {rows} rows; write at most "
+            f"features.shards: {shards} shards, but the split has only {rows} rows; use at most "
             f"{rows}"
         )
     return rows * shard // shards, rows * (shard + 1) // shards

@@ -51,7 +51,7 @@ def embed_text(
     module = importlib.import_module(FAMILIES[options.family])
     if not hasattr(module, "load_text"):
         raise ConfigError(
-            f"family: a backbone of {options.family} cannot read text; write a backbone of family "
+            f"family: a backbone of {options.family} cannot read text; use a backbone of family "
             "open_clip"
         )
     options.check_files()
@@ -77,8 +77,8 @@ def _refuse_equal_tokens(
         first = seen.setdefault(rows.cpu().numpy().tobytes(), of_class)
         if list(first) != list(of_class):
             raise ConfigError(
-                f"prompts: {first[0]!r} and {of_class[0]!r} are the same tokens for this model, so "
-                "text cannot distinguish these classes; write other words in prompt_names"
+                f"prompts: {first[0]!r} and {of_class[0]!r} are the same tokens for this model, "
+                "so text cannot distinguish these classes; choose other words in prompt_names"
             )
 
 
@@ -110,7 +110,7 @@ def write_text_embeddings(
     for word, count in Counter(words).items():
         fault = f"prompts: {word!r} stands for {count} classes, so text cannot distinguish them"
         if count > 1 and prompt_names != "imagenet":  # ImageNet's authors repeat two names
-            raise ConfigError(f"{fault}; write other words in prompt_names")
+            raise ConfigError(f"{fault}; choose other words in prompt_names")
         if count > 1:
             logger.warning("%s", fault)
     logger.info("prompts: %d per class, such as %r", len(templates), sentences[0][0])

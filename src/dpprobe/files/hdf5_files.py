@@ -80,7 +80,7 @@ def read_column(dataset: h5py.Dataset) -> np.ndarray:
         return np.asarray(dataset[:])
     path, rows, total = Path(dataset.file.filename), len(dataset), 0
     if h5py.check_string_dtype(dataset.dtype) is None:
-        raise OSError(f"{dataset.name!r:.60} has neither numbers nor texts")
+        raise OSError(f"{dataset.name!r:.60} has neither numbers nor strings")
     # A text may be as long as the file.
     step = min(max(_BLOCK_BYTES // path.stat().st_size, _FEWEST_ROWS), _MOST_ROWS)
     values = np.empty(rows, dtype=object)
@@ -88,6 +88,6 @@ def read_column(dataset: h5py.Dataset) -> np.ndarray:
         block = values[start : start + step] = dataset[start : start + step]
         lengths = [len(text) for text in block]
         if max(lengths) > _LONGEST_TEXT:
-            raise OSError(f"{dataset.name!r:.60}: a text of more than {_LONGEST_TEXT:,} bytes")
+            raise OSError(f"{dataset.name!r:.60}: a string of more than {_LONGEST_TEXT:,} bytes")
         require_proportion(path, dataset.name, total := total + sum(lengths))
     return values

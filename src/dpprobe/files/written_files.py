@@ -138,7 +138,7 @@ class JobRecord:
         self._record = locate_record(log, self._results)
         for path in list_changed(self._record, self._results):
             if path.is_file() or path.is_symlink():
-                logger.warning("%s: changed after it was written; made again", path)
+                logger.warning("%s: changed after it was written; recreated", path)
                 path.unlink()
         if self._record.exists():
             _write(self._record, self._list_others())

@@ -140,8 +140,8 @@ def _read_constant(node: fx.Node, runs: list[dict[fx.Node, Any]], name: str) -> 
     if isinstance(first, int | float | torch.dtype | torch.device) and first == second:
         return first
     raise ConfigError(
-        f"tune: blocks: more than one tensor of {name} would cross the cut ({node.name} beside the "
-        "block's input); write another number of blocks, or `tune: all`"
+        f"tune: blocks: more than one tensor of {name} would cross the cut ({node.name} in "
+        "addition to the block's input); choose another number of blocks, or `tune: all`"
     )
 
 

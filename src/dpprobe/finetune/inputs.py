@@ -117,7 +117,7 @@ class ImageInputs(Inputs):
         if augment is not None and augment.pad >= min(self.shape[1:]):
             raise ConfigError(
                 f"augment.pad {augment.pad}: too large for images of {self.shape[1]} x "
-                f"{self.shape[2]}; write a smaller pad"
+                f"{self.shape[2]}; set a smaller pad"
             )
 
     def read_batch(self, index: Index, *, step: int | None) -> torch.Tensor:

@@ -71,14 +71,14 @@ def insert_lora(
         for target in targets:
             if not any(_ends_with(path, target) for path in linear):
                 raise ConfigError(
-                    f"tune: lora: no linear layer of {name} ends in {target!r}; write some of "
+                    f"tune: lora: no linear layer of {name} ends in {target!r}; choose from "
                     f"{', '.join(_last_parts(chosen or linear)) or 'none: it has no linear layer'}"
                 )
         chosen = [path for path in linear if any(_ends_with(path, target) for target in targets)]
     if not chosen:
         raise ConfigError(
-            f"tune: lora: {name} has no linear layer in its blocks; write bias, norm, "
-            "{blocks: k} or all"
+            f"tune: lora: {name} has no linear layer in its blocks; use bias, norm, {{blocks: k}} "
+            "or all"
         )
     for path in chosen:
         base = linear[path]
@@ -126,6 +126,6 @@ def check_reached(model: nn.Module, run: Callable[[], T], *, name: str) -> T:
         if id(one) not in reached:
             raise ConfigError(
                 f"tune: {name} does not call its layer {path} directly, so an adapter there has "
-                "no effect; write other layers as targets, or another tune"
+                "no effect; choose other layers as targets, or another tune"
             )
     return result

@@ -78,7 +78,7 @@ def blocks_fault(blocks: int, shown: int, name: str) -> str | None:
         return no_blocks(name)
     if 1 <= blocks <= shown:
         return None
-    return f"tune: blocks: {blocks}: {name} has {shown} blocks; write a number from 1 to {shown}"
+    return f"tune: blocks: {blocks}: {name} has {shown} blocks; use a number from 1 to {shown}"
 
 
 def no_blocks(name: str) -> str:
@@ -102,7 +102,7 @@ def _read_tune(value: Any) -> Any:
     if isinstance(value, TuneBlocks | TuneLora) or value in get_args(TuneWord):
         return value
     raise ValueError(
-        f"{value!r}: write head, all, bias, norm, {{blocks: k}} or {{lora: {{rank: r}}}}"
+        f"{value!r}: use head, all, bias, norm, {{blocks: k}} or {{lora: {{rank: r}}}}"
     )
 
 
@@ -152,7 +152,7 @@ class Probe(Block):
         method = self.method
         if not method.private or method.tunes_network or method.head in _NO_PROBES:
             raise ValueError(
-                f"head {method.head} cannot be a probe; write another head, such as "
+                f"head {method.head} cannot be a probe; choose another head, such as "
                 "feature_covariance"
             )
         return self
@@ -189,15 +189,16 @@ class Options(GradientOptions):
 
     head: Literal["fine_tune"] = "fine_tune"
     tune: Tune = Field(
-        description="Parameters trained beside the head: head (none), {blocks: k}, all, bias (all "
-        "biases), norm (scales and shifts of normalisation layers), {lora: {rank, targets}}."
+        description="Parameters trained in addition to the head: head (none), {blocks: k}, all, "
+        "bias (all biases), norm (scales and shifts of normalisation layers), {lora: {rank, "
+        "targets}}."
     )
     optimiser: Literal["sgd", "momentum", "adam", "lamb"] = Field(
         "momentum",
         description="The optimiser, with the same default constants as the head of the same name.",
     )
     learning_rate: float = Field(
-        1.0, gt=0, description="The factor of each step's averaged noisy gradient."
+        1.0, gt=0, description="Factor by which each step's averaged noisy gradient is multiplied."
     )
     backbone_rate: float = Field(
         1.0,
@@ -244,13 +245,13 @@ class Options(GradientOptions):
         if isinstance(self.normalize, Priced) and self.probe is None:
             raise ValueError(
                 f"normalize: {self.normalize.kind} releases statistics, but fine_tune has no "
-                "budget share for them; write l2, layer_norm or none, or a probe with this "
+                "budget share for them; use l2, layer_norm or none, or a probe with this "
                 "normalisation"
             )
         if self.releases_priors or (self.probe and self.probe.method.releases_priors):
             raise ValueError(
-                "class_priors: released is possible only for linear heads; write public numbers, "
-                "or remove class_priors"
+                "class_priors: released is possible only for linear heads; use public numbers, or "
+                "remove class_priors"
             )
         if self.probe and self.probe.method.has_student:
             raise ValueError(
@@ -285,7 +286,7 @@ class Options(GradientOptions):
         if probe.method.link != self.link:
             raise ValueError(
                 f"probe: head {probe.method.head} gives scores for link {probe.method.link}, but "
-                f"loss {self.loss} needs link {self.link}; write another head or loss"
+                f"loss {self.loss} needs link {self.link}; choose another head or loss"
             )
         if "normalize" in self.model_fields_set and self.normalize != probe.method.normalize:
             raise ValueError(

@@ -220,7 +220,7 @@ class _Run:
         losses = [each["train_loss"] for each in self.history if "train_loss" in each]
         if losses and losses[-1] > losses[0]:
             logger.warning(
-                "%s: training raised the loss from %.3g to %.3g at learning_rate %g; write a "
+                "%s: training raised the loss from %.3g to %.3g at learning_rate %g; set a "
                 "smaller learning_rate",
                 self.options.head,
                 losses[0],
@@ -249,6 +249,6 @@ class _Run:
         if not self.training.is_finite:
             raise ConfigError(
                 f"head {self.options.head}: training diverged at learning_rate "
-                f"{self.options.learning_rate:g}, by step {self.training.taken}; write a "
-                "smaller learning_rate"
+                f"{self.options.learning_rate:g}, by step {self.training.taken}; set a smaller "
+                "learning_rate"
             )

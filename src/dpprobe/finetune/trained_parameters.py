@@ -106,13 +106,13 @@ def prepare_backbone(backbone: Backbone, options: Options, seed: int) -> Prepare
             after = check_reached(model, lambda: _try_run(lambda: model(example), name), name=name)
             if not torch.equal(before, after):
                 raise ConfigError(
-                    f"tune: adapters change the features of {name} before any training; write "
+                    f"tune: adapters change the features of {name} before any training; choose "
                     "another tune"
                 )
         trained = _name_trained(model, options, learned)
     if not trained and options.tune != "head":
         raise ConfigError(
-            f"tune: {options.tune}: {name} has no such parameters; write bias, {{blocks: k}} or all"
+            f"tune: {options.tune}: {name} has no such parameters; use bias, {{blocks: k}} or all"
         )
     return Prepared(
         model=model, suffix=suffix, trained=trained, image=image, cut=cut, width=before.shape[1]
@@ -125,7 +125,7 @@ def _try_run(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:
             return run()
     except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"tune: {name} cannot run in the form that is trained ({one_line(error)}); write "
+            f"tune: {name} cannot run in the form that is trained ({one_line(error)}); choose "
             "another tune, or choose another backbone"
         ) from error
 

@@ -111,8 +111,7 @@ def best_trial(trials: Sequence[Trial]) -> Trial:
     scored = [trial for trial in trials if trial.score is not None]
     if not scored:
         raise ConfigError(
-            f"search: all {len(trials)} trials diverged; write smaller learning rates in "
-            "search.space"
+            f"search: all {len(trials)} trials diverged; set smaller learning rates in search.space"
         )
     return max(scored, key=_trial_value)
 

@@ -59,13 +59,13 @@ class Options(MethodOptions):
     def _check_chosen(self) -> Self:
         if self.student_share is not None and self.public is None:
             raise ValueError(
-                f"student_share {self.student_share:g}: a student needs public images; write "
+                f"student_share {self.student_share:g}: a student needs public images; set "
                 "`public`, or remove student_share"
             )
         if self.chosen is None:
             if self.normalize != NoNormalisation():
                 raise ValueError(
-                    "normalize: auto chooses it; remove normalize, or write another head"
+                    "normalize: auto chooses it; remove normalize, or choose another head"
                 )
             return self
         if self.rule is None:

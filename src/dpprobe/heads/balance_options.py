@@ -61,7 +61,8 @@ OffsetShare = Annotated[
         exclude_if=_is_absent,
         description="For class_priors: released, on rows of norm 1. Share of the budget of one "
         "more release, after training: the classes' mean scores on the training images, which are "
-        "subtracted from the biases. Worth its share with few images. If absent, not released.",
+        "subtracted from the biases. This release is worth its share if there are few images. If "
+        "absent, not released.",
     ),
 ]
 
@@ -109,8 +110,8 @@ class BalanceOptions(MethodOptions):
             )
         if self.prior_share + self.offset_share >= 1:
             raise ValueError(
-                f"prior_share {self.prior_share:g} and offset_share {self.offset_share:g} leave no "
-                "budget for training; write smaller shares"
+                f"prior_share {self.prior_share:g} and offset_share {self.offset_share:g} leave "
+                "no budget for training; choose smaller shares"
             )
 
     @property
@@ -137,7 +138,7 @@ class BalanceOptions(MethodOptions):
         for name, numbers in given.items():
             if numbers and len(numbers) != classes:
                 return (
-                    f"{name} has {len(numbers)} numbers for {classes} classes; write one number "
+                    f"{name} has {len(numbers)} numbers for {classes} classes; give one number "
                     "per class, in the order of the classes"
                 )
         if self.class_weights and multi_label:

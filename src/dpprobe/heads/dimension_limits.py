@@ -48,6 +48,6 @@ def dimension_fault(options: MethodOptions, dimension: int) -> str | None:
         if dimension % count:
             return (
                 f"normalize.{name}: {count} does not divide {dimension}, the number of features; "
-                f"write a divisor of {dimension}"
+                f"choose a divisor of {dimension}"
             )
     return None

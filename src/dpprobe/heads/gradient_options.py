@@ -109,7 +109,7 @@ def check_start(init: str, file: str | None) -> None:
     """Raises ValueError if `init: file` lacks `init_file`, or another `init` has one."""
     if (init == "file") != (file is not None):
         raise ValueError(
-            f"init {init} with init_file {file}: write both init: file and init_file, the path of "
+            f"init {init} with init_file {file}: set both init: file and init_file, the path of "
             "the file, or neither"
         )
 
@@ -201,15 +201,13 @@ class GradientOptions(BalanceOptions):
     @classmethod
     def _check_batch_size(cls, value: int | str) -> int | str:
         if isinstance(value, int) and value < 1:
-            raise ValueError(f"{value}: write a number of 1 or more")
+            raise ValueError(f"{value}: must be a number of 1 or more")
         return value
 
     @model_validator(mode="after")
     def _check_gradient_options(self) -> GradientOptions:
         if self.epochs is not None and self.steps is not None:
-            raise ValueError(
-                f"epochs {self.epochs:g} and steps {self.steps}: write only one of them"
-            )
+            raise ValueError(f"epochs {self.epochs:g} and steps {self.steps}: set only one of them")
         check_start(self.init, self.init_file)
         if self.init_scale is not None and self.init not in ("scaled", "file"):
             raise ValueError(
@@ -285,8 +283,8 @@ class GradientOptions(BalanceOptions):
             return n
         if self.batch_size > n:
             raise ConfigError(
-                f"batch_size {self.batch_size} is above the {n} training rows; "
-                'write a smaller number, or "full"'
+                f"batch_size {self.batch_size} is above the {n} training rows; choose a smaller "
+                'number, or "full"'
             )
         return self.batch_size
 
@@ -343,8 +341,8 @@ class UnitRowOptions(GradientOptions):
         if self.UNIT_ROWS and self.learning_rate is None and not self.has_unit_rows:
             raise ValueError(
                 f"normalize: {self.normalize.kind} needs a learning_rate, because the default "
-                "rate is for rows of norm 1; write a learning_rate, or normalize: l2, centred "
-                "or whitened"
+                "rate is for rows of norm 1; set a learning_rate, or normalize: l2, centred or "
+                "whitened"
             )
         return self
 
@@ -368,6 +366,6 @@ def finite_weights(weights: torch.Tensor, options: GradientOptions) -> npt.NDArr
         rate = options.learning_rate
         raise ConfigError(
             f"head {options.head}: training diverged at learning_rate "
-            f"{'by rule' if rate is None else f'{rate:g}'}; write a smaller learning_rate"
+            f"{'by rule' if rate is None else f'{rate:g}'}; set a smaller learning_rate"
         )
     return array

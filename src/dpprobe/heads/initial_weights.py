@@ -97,7 +97,7 @@ def weights_from_file(
             f"{dimension}], or one more column for the biases"
         )
     if not np.isfinite(weights).all():
-        raise ConfigError(f"{option} {path}: some weights are not finite; write finite weights")
+        raise ConfigError(f"{option} {path}: some weights are not finite; use finite weights")
     if weights.shape[1] == dimension:
         weights = np.pad(weights, ((0, 0), (0, 1)))
     return weights

@@ -9,13 +9,13 @@ def cohort_fault(method: MethodOptions) -> str | None:
     """Explains why a chain of cohorts cannot train a head; None if a chain can."""
     if method.running_sums is None:
         return (
-            f"head {method.head}: it is not made of sums that add up over cohorts; write "
+            f"head {method.head}: it is not made of sums that add up over cohorts; use "
             "least_squares, prototypes or feature_covariance"
         )
     if method.normalize.priced:
         return (
             f"normalize: {method.normalize.kind} releases statistics of each cohort, so that "
-            "cohorts have different features; write none, l2, layer_norm or group_norm"
+            "cohorts have different features; use none, l2, layer_norm or group_norm"
         )
     return None
 
@@ -31,7 +31,7 @@ def sites_fault(method: MethodOptions, n: int = 10_000) -> str | None:
             "`engine: exact`, or another head"
         )
     if method.priced_selection(n) is not None:
-        return f"head {method.head}: sites cannot search together; write the head to train"
+        return f"head {method.head}: sites cannot search together; name the head to train"
     if method.has_student:
         return (
             "student_share: sites cannot train a student together, because rounding would give "

@@ -173,7 +173,9 @@ class Objective:
             level, reason = logging.INFO, "no step lowered the loss beyond rounding"
             if failure == 1:
                 level = logging.WARNING
-                reason = f"max_iterations {max_iterations}; accuracy may be too low: write more"
+                reason = (
+                    f"max_iterations {max_iterations}; accuracy may be too low: set a larger number"
+                )
             logger.log(
                 level,
                 "nonprivate: penalty %g ended early (largest slope %.1e, wanted %.1e): %s",

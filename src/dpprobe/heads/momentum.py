@@ -49,7 +49,7 @@ class Options(StudentOptions):
             return self
         if self.init_file is not None:
             raise ValueError(
-                f"public_head {self.public_head} and init_file {self.init_file}: write only one"
+                f"public_head {self.public_head} and init_file {self.init_file}: set only one"
             )
         if not self.has_unit_rows:
             raise ValueError(

@@ -61,7 +61,7 @@ class Options(MethodOptions):
     def _check_penalties(cls, values: tuple[float, ...]) -> tuple[float, ...]:
         for value in values:
             if not 0 < value < float("inf"):
-                raise ValueError(f"penalty {value!r}: write a positive number")
+                raise ValueError(f"penalty {value!r}: must be a positive number")
             if values.count(value) > 1:
                 raise ValueError(f"penalty {value!r} appears twice in the list; remove one")
         return values

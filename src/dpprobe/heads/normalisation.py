@@ -157,8 +157,8 @@ class Whitened(AroundCentre):
     moment: Literal["released", "public"] = Field(
         "released",
         exclude_if=lambda value: value == "released",
-        description="Second moment by which features are mapped: released, or that of the images "
-        "of `public`, which leaves all of `share` to the centre.",
+        description="Second moment by which features are mapped: released, or computed from the "
+        "images of `public`, which leaves all of `share` to the centre.",
     )
 
     @model_validator(mode="after")
@@ -247,11 +247,11 @@ def _spelt_out(value: Any) -> Any:
     mapping = {"kind": value} if isinstance(value, str) else value
     if not isinstance(mapping, Mapping):
         raise ValueError(
-            f"{value!r}: write one of {', '.join(KINDS)}, or a mapping with the key kind"
+            f"{value!r}: choose one of {', '.join(KINDS)}, or a mapping with the key kind"
         )
     kind = mapping.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"unknown kind {kind!r}; write one of: {', '.join(KINDS)}")
+        raise ValueError(f"unknown kind {kind!r}; choose one of: {', '.join(KINDS)}")
     return KINDS[kind].model_validate(dict(mapping))
 
 

@@ -81,8 +81,8 @@ class MethodOptions(Options, ABC):
     def _check_normalize(self) -> MethodOptions:
         if self.normalize.priced and not self.private:
             raise ValueError(
-                f"normalize: {self.normalize.kind} takes a share of a privacy budget, but "
-                f"head {self.head} has no budget; write l2 or none"
+                f"normalize: {self.normalize.kind} takes a share of a privacy budget, but head "
+                f"{self.head} has no budget; use l2 or none"
             )
         # public rows and public heads are normalised like private rows
         mapped = ("public", "public_head")

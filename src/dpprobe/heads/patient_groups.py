@@ -37,7 +37,7 @@ class Units:
       Traceback (most recent call last):
           ...
       dpprobe.errors.PrivacyError: units of privacy: '07' is '7' in other rows, and each would
-      count as one person; write one name per person
+      count as one person; use one name per person
     """
 
     members: Index
@@ -87,11 +87,11 @@ class Units:
 def _check_names(names: Sequence[str]) -> None:
     if missing := [name for name in names if not person_name(name)]:
         raise PrivacyError(
-            f"units of privacy: {missing[0]!r} is no name, so the row's person is unknown; name "
-            "the person, or leave the row out"
+            f"units of privacy: {missing[0]!r} is not a name, so the row's person is unknown; "
+            "name the person, or leave the row out"
         )
     for name, other in find_equal_numbers(names).items():
         raise PrivacyError(
             f"units of privacy: {name!r} is {other!r} in other rows, and each would count as one "
-            "person; write one name per person"
+            "person; use one name per person"
         )

@@ -70,8 +70,8 @@ class PreconditionedDescentOptions(RowOptions, BalanceOptions):
         0.6,
         gt=0,
         le=2,
-        description="Length of a step, as a part of a Newton step; shorter in directions that the "
-        "noise of the released matrix hides.",
+        description="Length of a step, as a fraction of a Newton step; shorter in directions that "
+        "the noise of the released matrix hides.",
     )
     penalised: bool = Field(
         True,

@@ -92,8 +92,8 @@ def read_public_head(
     size = float(torch.linalg.vector_norm(weights))
     if size == 0:
         raise ConfigError(
-            f"{OPTION} {written}: all classes have equal weights, so it cannot "
-            "distinguish them; write a head that can, or remove it"
+            f"{OPTION} {written}: all classes have equal weights, so it cannot distinguish them; "
+            "use a head that can, or remove it"
         )
     direction = weights / size
     steps = releases.plan.find_mechanism(GRADIENTS).count

@@ -52,7 +52,7 @@ class PublicInputs:
         if rows.dimension != dimension:
             raise DataError(
                 f"{option} {written}: its features have dimension {rows.dimension}, but the "
-                f"private features have {dimension}; write features of the same backbone"
+                f"private features have {dimension}; use features of the same backbone"
             )
         return rows
 

@@ -50,8 +50,8 @@ def read_public_rows(option: str, path: str, private: TrainingSet) -> PublicRows
     usable = data.lengths.isfinite() & (data.lengths > 0)
     if not usable.any():
         raise DataError(
-            f"{option} {path}: no row has a direction: all are zeros, NaN or infinite; write a "
-            "file of features"
+            f"{option} {path}: no row has a direction: all are zeros, NaN or infinite; use a file "
+            "of features"
         )
     total = torch.zeros(data.dimension, dtype=torch.float64, device=data.device)
     for start, block in data.read_blocks():

@@ -57,7 +57,7 @@ def by_channel(rows: torch.Tensor, channels: int, name: str = "channels") -> tor
     """Returns rows [m, channels * positions] as [m, channels, positions]."""
     if rows.shape[1] % channels:
         raise DataError(
-            f"normalize: {channels} {name} do not divide the dimension {rows.shape[1]}; write a "
+            f"normalize: {channels} {name} do not divide the dimension {rows.shape[1]}; choose a "
             "divisor"
         )
     return rows.unflatten(1, (channels, -1))

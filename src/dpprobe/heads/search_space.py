@@ -16,7 +16,7 @@ class Range(Options):
 
     low: float = Field(allow_inf_nan=False, description="Smallest value.")
     high: float = Field(allow_inf_nan=False, description="Largest value.")
-    log: bool = Field(False, description="Draw uniformly in the logarithm.")
+    log: bool = Field(False, description="Draw the logarithm uniformly.")
 
     @model_validator(mode="after")
     def _check(self) -> Range:
@@ -24,8 +24,7 @@ class Range(Options):
             raise ValueError(f"low {self.low:g} must be below high {self.high:g}")
         if self.log and self.low <= 0:
             raise ValueError(
-                f"low {self.low:g} has no logarithm, but log: true needs it; write a positive "
-                "number"
+                f"low {self.low:g} has no logarithm, but log: true needs it; use a positive number"
             )
         return self
 
@@ -51,7 +50,7 @@ def _read_space(value: Any) -> Any:
         return Range.model_validate(dict(value))
     if isinstance(value, Range) or (isinstance(value, list | tuple) and len(value) > 1):
         return value
-    raise ValueError(f"{value!r}: write a list of two or more values, or low and high")
+    raise ValueError(f"{value!r}: must be a list of two or more values, or low and high")
 
 
 # Values that are not finite are refused by the searched option, with its own error.

@@ -602,7 +602,7 @@ def each_seed(
         results.append(fit(seed_releases))
         if not bool(results[-1].isfinite().all()):
             raise ConfigError(
-                f"head {head}: training diverged; write a smaller learning_rate in the method"
+                f"head {head}: training diverged; set a smaller learning_rate in the method"
             )
         if seed_releases is not releases:
             seed_releases.check_counts()

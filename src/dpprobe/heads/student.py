@@ -119,7 +119,7 @@ def train_student(head: Weights, rows: Rows) -> Weights:
     if not size > _LEAST:
         raise DataError(
             "student_share: all public images have equal features, so that no student learns from "
-            "them; write a file of other images"
+            "them; use a file of other images"
         )
     covariance *= 1 - SHRINKAGE
     covariance.diagonal().add_(SHRINKAGE * size)

@@ -17,9 +17,9 @@ StudentShare = Annotated[
     Share | None,
     Field(
         exclude_if=lambda value: value is None,
-        description="With public images: the trained head labels them, and a student is trained on "
-        "these labels. The option is the share of the budget of one count on the training images: "
-        "how many more the student has right. The student replaces the head only if the noisy "
+        description="With public images: the trained head labels them, and a student is trained "
+        "on these labels. The option is the share of the budget for one count: how many more "
+        "training images the student has right. The student replaces the head only if the noisy "
         "count is above two standard deviations of its noise. Try 0.04. If absent, no student.",
     ),
 ]

@@ -63,7 +63,7 @@ class Options(MethodOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.base.private or self.base.head == self.head:
-            raise ValueError(f"base: head {self.base.head} cannot be tuned; write another head")
+            raise ValueError(f"base: head {self.base.head} cannot be tuned; choose another head")
         if self.base.tunes_network:
             raise ValueError(
                 f"base: head {self.base.head} trains networks, but tuned searches only linear "
@@ -71,7 +71,7 @@ class Options(MethodOptions):
                 "does not cover"
             )
         if self.base.head == "auto":
-            raise ValueError("base: head auto chooses its own options; write the head to tune")
+            raise ValueError("base: head auto chooses its own options; name the head to tune")
         if "normalize" in self.model_fields_set and self.normalize != self.base.normalize:
             raise ValueError("normalize: is an option of the base; move it there")
         self._derive(normalize=self.base.normalize)
@@ -80,14 +80,14 @@ class Options(MethodOptions):
             if not self.search:
                 raise ValueError(
                     f"search: head {self.base.head} with these options has no default search; "
-                    "write the options to search"
+                    "list the options to search"
                 )
         self._check_space()
         return self
 
     def _check_space(self) -> None:
         if not self.search:
-            raise ValueError("search: {}: write one option or more, or leave search out")
+            raise ValueError("search: {}: set one option or more, or leave search out")
         known = set(type(self.base).model_fields) - {*self.base.FIXED, *self.base.paths}
         for name in self.search:
             if name not in known:
@@ -98,15 +98,15 @@ class Options(MethodOptions):
         if corners > _MOST_CORNERS:
             raise ValueError(
                 f"search: {corners} combinations of values and ends of ranges, and each is "
-                f"checked beforehand; write at most {_MOST_CORNERS}"
+                f"checked beforehand; use at most {_MOST_CORNERS}"
             )
         for values in list_corners(self.search):
             try:
                 trial = self.make_trial(values)
                 if trial.releases_priors:
                     raise ValueError(
-                        f"search: {spell_options(values)}: class_priors: released does not "
-                        "work in a search; write public numbers, or remove it"
+                        f"search: {spell_options(values)}: class_priors: released does not work "
+                        "in a search; use public numbers, or remove it"
                     )
                 if trial.has_student:
                     raise ValueError(

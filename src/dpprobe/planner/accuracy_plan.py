@@ -176,12 +176,12 @@ def _make_scale(setting: Setting, ceiling: float | None, majority: float | None)
     elif not chance - 1e-9 <= majority < 1:
         raise ConfigError(
             f"majority {majority:g}: the share of the largest of {setting.classes} classes must "
-            f"be at least {chance:.3g} and below 1; write it as a fraction"
+            f"be at least {chance:.3g} and below 1; give it as a fraction"
         )
     if ceiling is not None and not majority < ceiling <= 1:
         raise ConfigError(
-            f"ceiling {ceiling:g}: outside {majority:.3g} (majority-class baseline) to 1; "
-            "write the non-private accuracy as a fraction, as 0.82"
+            f"ceiling {ceiling:g}: outside {majority:.3g} (majority-class baseline) to 1; give "
+            "the non-private accuracy as a fraction, such as 0.82"
         )
     return make_scale(setting.classes, ceiling=ceiling, majority=majority)
 
@@ -201,5 +201,5 @@ def make_scale(classes: int, *, ceiling: float | None, majority: float) -> Scale
 def _list_warnings(setting: Setting) -> tuple[str, ...]:
     warning = delta_warning(setting.delta, setting.n)
     if delta_above(setting.delta, setting.n):
-        return (f"{warning} Write a smaller --delta.",)
+        return (f"{warning} Choose a smaller --delta.",)
     return (warning,) if warning else ()

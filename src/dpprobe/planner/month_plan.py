@@ -47,7 +47,7 @@ def plan_months(setting: Setting, months: int) -> tuple[Month, ...]:
       [(300, 1.73, 0.64), (600, 1.73, 0.77), (900, 1.73, 0.83)]
     """
     if not 2 <= months <= LONGEST_HORIZON:
-        raise ConfigError(f"months {months}: write a number from 2 to {LONGEST_HORIZON}")
+        raise ConfigError(f"months {months}: must be a number from 2 to {LONGEST_HORIZON}")
     added, factorised = Factorisation.make(None), Factorisation.make(months)
     rows = []
     for month in range(1, months + 1):

@@ -31,7 +31,7 @@ class Setting:
       Traceback (most recent call last):
           ...
       dpprobe.errors.ConfigError: epsilon 0.001: outside 0.01 to 100, the range that can be
-      calibrated; write a number in this range
+      calibrated; use a number in this range
     """
 
     n: int
@@ -44,21 +44,21 @@ class Setting:
         """Raises ConfigError with one line for each value that is out of range."""
         faults = []
         if self.classes < 2:
-            faults.append(f"classes {self.classes}: one class needs no classifier; write 2 or more")
+            faults.append(f"classes {self.classes}: one class needs no classifier; use 2 or more")
         if self.n < max(self.classes, 1):
             faults.append(
-                f"n {self.n}: fewer than the {self.classes} classes; write at least one per class"
+                f"n {self.n}: fewer than the {self.classes} classes; use at least one per class"
             )
         if self.dimension is not None and self.dimension < 1:
-            faults.append(f"d {self.dimension}: no features; write 1 or more")
+            faults.append(f"d {self.dimension}: no features; use 1 or more")
         if not SMALLEST_EPSILON <= self.epsilon <= LARGEST_EPSILON:
             faults.append(
                 f"epsilon {self.epsilon:g}: outside {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, "
-                "the range that can be calibrated; write a number in this range"
+                "the range that can be calibrated; use a number in this range"
             )
         if not SMALLEST_DELTA <= self.delta < 1:
             faults.append(
-                f"delta {self.delta:g}: outside {SMALLEST_DELTA:g} to 1; write a delta below 1 / n"
+                f"delta {self.delta:g}: outside {SMALLEST_DELTA:g} to 1; choose a delta below 1 / n"
             )
         if faults:
             raise ConfigError(join_lines(faults))

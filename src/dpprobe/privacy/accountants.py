@@ -76,7 +76,7 @@ def resolve_accountant(mechanisms: Sequence[Mechanism], accountant: str) -> str:
       'gaussian'
     """
     if accountant not in ACCOUNTANTS:
-        raise PrivacyError(f"accountant {accountant!r}: write one of {', '.join(ACCOUNTANTS)}")
+        raise PrivacyError(f"accountant {accountant!r}: choose one of {', '.join(ACCOUNTANTS)}")
     sampled = [mechanism.name for mechanism in mechanisms if mechanism.sample_rate < 1]
     if accountant == "gaussian" and sampled:
         raise PrivacyError(

@@ -232,8 +232,8 @@ def dominating_loss(
     if reach is None:
         raise PrivacyError(
             f"selection of a mean of {mean:g} runs: one run has no finite epsilon at delta "
-            f"{delta / mean:.3g}, which is too small for privacy loss distributions; write a "
-            "larger delta, fewer trials, or `accountant: rdp`"
+            f"{delta / mean:.3g}, which is too small for privacy loss distributions; set a larger "
+            "delta, fewer trials, or `accountant: rdp`"
         )
     size = math.ceil((float(bound.offsets[-1]) + reach) / interval)
     if size * interval > LARGEST_LOSS:

@@ -41,7 +41,7 @@ def epsilon_token(value: Any) -> str:
       >>> epsilon_token(0)
       Traceback (most recent call last):
           ...
-      ValueError: 0: write a positive number or inf
+      ValueError: 0: must be a positive number or inf
     """
     try:
         number = math.nan if isinstance(value, bool) else float(value)
@@ -51,7 +51,7 @@ def epsilon_token(value: Any) -> str:
     text = value.lower() if isinstance(value, str) else "inf"
     plain = text.isascii() and ("inf" in text or number < math.inf)
     if not (number > 0 and plain):
-        raise ValueError(f"{value!r:.100}: write a positive number or inf")
+        raise ValueError(f"{value!r:.100}: must be a positive number or inf")
     return INFINITE if math.isinf(number) else f"{number:.12g}"
 
 
@@ -105,13 +105,13 @@ def delta_fault(
 
     Example:
       >>> delta_fault(1e-3, 2000, unit="patient")
-      'delta 0.001 is above 1/n = 0.0005 (n = 2000 training patients); write a smaller delta'
+      'delta 0.001 is above 1/n = 0.0005 (n = 2000 training patients); set a smaller delta'
       >>> delta_fault(1e-5, 2000) is None
       True
     """
     if allowed or not delta_above(delta, n):
         return None
-    remedy = "write a smaller delta"
+    remedy = "set a smaller delta"
     if allowed is not None:
         remedy += ", or `allow_delta_above_one_over_n: true` if nothing will be released"
     return f"{_describe_above(delta, n, unit)}; {remedy}"

@@ -134,8 +134,7 @@ def _search_plan(risk: Risk, delta: float, make_plan: Callable[[float], Plan]) -
         if low.epsilon <= SMALLEST_EPSILON:
             raise PrivacyError(
                 f"{risk}: even the smallest possible epsilon, {SMALLEST_EPSILON:g}, at this delta "
-                "exceeds this risk; permit a larger risk or "
-                "write a smaller delta"
+                "exceeds this risk; permit a larger risk or set a smaller delta"
             )
         low, high = make_plan(max(low.epsilon / 2, SMALLEST_EPSILON)), low
     if risk.permits(high):
@@ -213,7 +212,9 @@ def _cached_price(prices: _Prices, epsilon: float) -> float:
 def _check_target(mechanisms: Sequence[Mechanism], target: Target) -> None:
     epsilon, delta = target.nominal_epsilon, target.delta
     if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
-        remedy = 'write "inf" for no privacy' if epsilon > LARGEST_EPSILON else "write a larger one"
+        remedy = (
+            'write "inf" for no privacy' if epsilon > LARGEST_EPSILON else "choose a larger one"
+        )
         raise PrivacyError(
             f"epsilon {epsilon!r}: outside the range that can be calibrated, {SMALLEST_EPSILON:g} "
             f"to {LARGEST_EPSILON:g}; {remedy}"
@@ -221,7 +222,7 @@ def _check_target(mechanisms: Sequence[Mechanism], target: Target) -> None:
     if not SMALLEST_DELTA <= delta < 1:
         raise PrivacyError(
             f"delta {delta!r}: outside the range that can be calibrated, {SMALLEST_DELTA:g} to 1; "
-            "write a delta slightly below 1 / (training rows)"
+            "choose a delta slightly below 1 / (training rows)"
         )
     for mechanism in mechanisms:
         if mechanism.noise_multiplier <= 0:
@@ -361,7 +362,7 @@ def _meet_target(prices: _Prices, epsilon: float, what: str) -> tuple[float, flo
             return factor, realised
         aim *= (1 - 4e-4) * epsilon / realised
     raise PrivacyError(
-        f"{what}: found no noise whose epsilon is within 0.1% of the target; write another "
+        f"{what}: found no noise whose epsilon is within 0.1% of the target; choose another "
         "accountant"
     )
 
@@ -407,7 +408,7 @@ def find_factor(
     if cheap and dear and cheap[1] > -_LARGEST_STEP:
         return math.exp(cheap[0]), math.exp(aim + cheap[1])
     raise PrivacyError(
-        f"{what}: no amount of noise reaches this epsilon; write a larger epsilon or delta, or "
+        f"{what}: no amount of noise reaches this epsilon; set a larger epsilon or delta, or "
         "fewer steps"
     )
 

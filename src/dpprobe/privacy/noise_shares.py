@@ -83,13 +83,13 @@ def split_noise(deviation: float, parties: int, colluders: int) -> float:
     """
     if not 0 <= colluders < parties:
         raise PrivacyError(
-            f"{colluders} of {parties} sites collude: at least one site must be honest; write "
-            f"0 to {parties - 1} colluding sites"
+            f"{colluders} of {parties} sites collude: at least one site must be honest; use 0 to "
+            f"{parties - 1} colluding sites"
         )
     if not 0 < deviation <= LARGEST_DEVIATION:
         raise PrivacyError(
-            f"deviation {deviation!r} in steps of the grid: noise in shares needs one above "
-            "0, and at most 2^48; write an epsilon between 0.01 and 100"
+            f"deviation {deviation!r} in steps of the grid: noise in shares needs a deviation "
+            "above 0 and at most 2^48; choose an epsilon between 0.01 and 100"
         )
     honest, variance = parties - colluders, Fraction(deviation) ** 2
     share = deviation / math.sqrt(honest)
@@ -148,6 +148,6 @@ def check_share(share: float, *, released: str = "a release") -> None:
     """Raises PrivacyError for a share, in steps of the grid, below `SMALLEST_SHARE`."""
     if not share >= SMALLEST_SHARE:
         raise PrivacyError(
-            f"a site's share of the noise of {released} is {share:.3g} steps of the grid: at least "
-            f"{SMALLEST_SHARE:g} are needed; write a smaller epsilon"
+            f"a site's share of the noise of {released} is {share:.3g} steps of the grid: at "
+            f"least {SMALLEST_SHARE:g} are needed; set a smaller epsilon"
         )

@@ -196,7 +196,7 @@ class Plan:
         if self.n < 1:
             raise PrivacyError(f"plan: n = {self.n} training units, but at least one is needed")
         if self.unit not in self.UNITS:
-            raise PrivacyError(f"plan: unit {self.unit!r}; write one of {', '.join(self.UNITS)}")
+            raise PrivacyError(f"plan: unit {self.unit!r}; choose one of {', '.join(self.UNITS)}")
         if self.unit in self.GROUPS and self.patients is not None:
             raise PrivacyError(
                 "plan: patients are the unit of privacy, and also have an epsilon of their own; "

@@ -132,7 +132,9 @@ class NoiseStreams:
     def open_keystream(self, seed: int, use: str) -> Keystream:
         """Returns a seed's random words for one use; raises PrivacyError at a second call."""
         if self.shared is not None:
-            raise PrivacyError(f"{use}: the noise of several sites is each site's, not the fit's")
+            raise PrivacyError(
+                f"{use}: the noise of several sites is drawn by each site, not by the fit"
+            )
         if (use, seed) in self._streams:
             raise PrivacyError(f"{use}: its random words were already used; nothing is released")
         self._streams.add((use, seed))
@@ -447,7 +449,7 @@ def _deviation_in_steps(mechanism: Mechanism, step: float, *, norm: float = 1.0)
     if steps > LARGEST_DEVIATION:
         raise PrivacyError(
             f"{mechanism.name}: noise of {mechanism.noise_multiplier:g} times the sensitivity "
-            "exceeds the limit of exact sums; write a larger epsilon"
+            "exceeds the limit of exact sums; set a larger epsilon"
         )
     return steps
 

@@ -63,7 +63,7 @@ class Risk:
       >>> Risk(true_positives=0.001, at=0.01)
       Traceback (most recent call last):
           ...
-      dpprobe.errors.PrivacyError: true_positives 0.001 at 0.01: write a rate between the
+      dpprobe.errors.PrivacyError: true_positives 0.001 at 0.01: must be between the
       false-positive rate `at` and 1; guessing reaches `at`
     """
 
@@ -75,14 +75,14 @@ class Risk:
         given = {value is not None for value in (self.true_positives, self.at)}
         if given != {self.advantage is None}:
             raise PrivacyError(
-                "risk: write advantage, such as {advantage: 0.1}, or true_positives with at, such "
+                "risk: set advantage, such as {advantage: 0.1}, or true_positives with at, such "
                 "as {true_positives: 0.01, at: 0.001}"
             )
         if self.advantage is not None and not 0 < self.advantage < 1:
-            raise PrivacyError(f"advantage {self.advantage!r}: write a number between 0 and 1")
+            raise PrivacyError(f"advantage {self.advantage!r}: must be a number between 0 and 1")
         if self.at is not None and not 0 < self.at < float(self.true_positives or 0) < 1:
             raise PrivacyError(
-                f"true_positives {self.true_positives!r} at {self.at!r}: write a rate between the "
+                f"true_positives {self.true_positives!r} at {self.at!r}: must be between the "
                 "false-positive rate `at` and 1; guessing reaches `at`"
             )
 
@@ -92,12 +92,12 @@ class Risk:
         unknown = set(values) - {"advantage", "true_positives", "at"}
         if unknown:
             raise PrivacyError(
-                f"risk: no key {min(unknown)!r}; write advantage, or true_positives with at"
+                f"risk: no key {min(unknown)!r}; set advantage, or true_positives with at"
             )
         try:
             return cls(**{name: float(value) for name, value in values.items()})
         except (TypeError, ValueError):
-            raise PrivacyError(f"risk {dict(values)!r}: write numbers between 0 and 1") from None
+            raise PrivacyError(f"risk {dict(values)!r}: must be numbers between 0 and 1") from None
 
     @classmethod
     def from_token(cls, token: str) -> Risk:
@@ -139,7 +139,7 @@ class Risk:
         if not epsilon >= SMALLEST_EPSILON:
             raise PrivacyError(
                 f"{self}: at delta {delta:g} this risk needs epsilon {epsilon:g}, below the "
-                f"smallest possible {SMALLEST_EPSILON:g}; permit a larger risk or write a smaller "
+                f"smallest possible {SMALLEST_EPSILON:g}; permit a larger risk or set a smaller "
                 "delta"
             )
         return min(epsilon, LARGEST_EPSILON)

@@ -82,7 +82,7 @@ class Factorisation:
             return cls()
         if not 2 <= horizon <= LONGEST_HORIZON:
             raise ConfigError(
-                f"horizon {horizon}: write a number of cohorts from 2 to {LONGEST_HORIZON}, or "
+                f"horizon {horizon}: must be a number of cohorts from 2 to {LONGEST_HORIZON}, or "
                 "leave it out to add the cohorts' sums up"
             )
         roots = [Fraction(math.comb(2 * k, k), 4**k) for k in range(horizon)]

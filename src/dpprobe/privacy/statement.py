@@ -116,10 +116,10 @@ class Statement:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise PrivacyError(
-                f"privacy statement: mode {self.mode!r}; write one of {', '.join(MODES)}"
+                f"privacy statement: mode {self.mode!r}; choose one of {', '.join(MODES)}"
             )
         if self.above and self.mode == "release":
-            raise PrivacyError(f"{self.above}; write a smaller delta")
+            raise PrivacyError(f"{self.above}; set a smaller delta")
 
     @property
     def above(self) -> str:

@@ -34,7 +34,7 @@ class Target:
       Traceback (most recent call last):
           ...
       dpprobe.errors.PrivacyError: delta 0.001 is above 1/n = 0.0005 (n = 2000 training
-      patients); write a smaller delta
+      patients); set a smaller delta
     """
 
     n: int

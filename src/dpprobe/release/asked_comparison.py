@@ -81,18 +81,18 @@ class AskedComparison:
         if dataset is None and a.facts.dataset != b.facts.dataset:
             raise ConfigError(
                 f"{first} is from dataset {a.facts.dataset}, {second} from {b.facts.dataset}; "
-                "write --dataset NAME, the dataset to compare them on"
+                "pass --dataset NAME, the dataset to compare them on"
             )
         chosen = dataset or a.facts.dataset
         if chosen not in study.datasets:
             raise ConfigError(
-                f"dataset {chosen}: not in the study, which has {', '.join(study.datasets)}; write "
+                f"dataset {chosen}: not in the study, which has {', '.join(study.datasets)}; pass "
                 "--dataset NAME"
             )
         called = name or f"{a.facts.name}_vs_{b.facts.name}"
         if not re.fullmatch(NAME_PATTERN, called) or len(called) > _LONGEST_NAME:
             raise ConfigError(
-                f"comparison {called!r}: write --name with lower-case letters, digits and "
+                f"comparison {called!r}: pass --name with lower-case letters, digits and "
                 f"underscores, at most {_LONGEST_NAME} characters"
             )
         if macro:
@@ -199,11 +199,11 @@ def _check_macro(bundles: Bundles, dataset: str) -> None:
     if bundles[0].facts.multi_label:
         raise ConfigError(
             "--metric macro_accuracy: it needs one label per image, but these heads have several; "
-            "write --metric accuracy"
+            "pass --metric accuracy"
         )
     if not stated_frequencies(bundles, dataset):
         raise ConfigError(
             "--metric macro_accuracy: neither bundle states the classes' frequencies in "
-            f"{dataset}; compare a release with `class_priors` or with `balanced: true`, or write "
+            f"{dataset}; compare a release with `class_priors` or with `balanced: true`, or pass "
             "--metric accuracy"
         )

@@ -219,7 +219,7 @@ def _add_passport(commands: Parsers, parents: list[argparse.ArgumentParser]) -> 
         "--output",
         type=Path,
         metavar="FOLDER",
-        help="the folder to write; default: BUNDLE.passport beside the bundle",
+        help="the folder to write; default: BUNDLE.passport next to the bundle",
     )
     passport.add_argument("--public-key", type=Path, help="the signer's Ed25519 public key in PEM")
 
@@ -321,7 +321,9 @@ def _read_prevalence(words: Sequence[str]) -> dict[str, float] | Literal["estima
     if "estimate" not in words:
         return _read_values("--prevalence", words, "lesion=0.02") or None
     if len(words) > 1:
-        raise ConfigError("--prevalence estimate: estimates all classes; write it alone")
+        raise ConfigError(
+            "--prevalence estimate: estimates all classes; pass no other --prevalence"
+        )
     return "estimate"
 
 
@@ -331,11 +333,11 @@ def _read_values(option: str, words: Sequence[str], example: str) -> dict[str, f
     for word in words:
         name, _, value = word.rpartition("=")
         if name in values:
-            raise ConfigError(f"{option} {word}: {name} already has a value; write only one")
+            raise ConfigError(f"{option} {word}: {name} already has a value; pass only one")
         try:
             values[name] = float(value if name else "")
         except ValueError:
-            raise ConfigError(f"{option} {word}: write CLASS=VALUE, such as {example}") from None
+            raise ConfigError(f"{option} {word}: pass CLASS=VALUE, such as {example}") from None
     return values
 
 
@@ -361,7 +363,7 @@ def _run_explain(arguments: argparse.Namespace) -> int:
 
     output = arguments.output
     if output is not None and output.suffix not in (".html", ".md"):
-        raise ConfigError(f"--output {output}: write a name that ends in .html or .md")
+        raise ConfigError(f"--output {output}: use a name that ends in .html or .md")
     if output is not None:
         check_output_path(output, "--output")
         check_outside(output)
@@ -405,8 +407,8 @@ def _run_passport(arguments: argparse.Namespace) -> int:
         check_output_path(path, "--write-answers")
         if arguments.answers or arguments.output:
             raise ConfigError(
-                "--write-answers: writes only the form; remove --answers and --output, or write "
-                "--published in place of --write-answers"
+                "--write-answers: writes only the form; remove --answers and --output, or pass "
+                "--published instead of --write-answers"
             )
         read = read_verified(arguments.bundle, public_key=arguments.public_key)
         print(f"{path}: {write_answers(read, path)} questions")
@@ -441,7 +443,7 @@ def _run_ledger(arguments: argparse.Namespace) -> int:
 
     ledger = _open_ledger(arguments.folder)
     if (arguments.abandon is None) != (arguments.reason is None):
-        raise ConfigError("--abandon and --reason belong together; write both")
+        raise ConfigError("--abandon and --reason belong together; pass both")
     if arguments.delta is not None:
         check_delta(arguments.delta)  # before --abandon changes the ledger
     if arguments.abandon is not None:

@@ -119,9 +119,8 @@ class ComparisonTask(AskedComparison):
             if not has_hash(self.output, entry.digest):
                 raise PrivacyError(
                     f"{self.title}: made (entry {entry.number} of {self.ledger.path}), but its "
-                    f"record is neither {self.output} nor {staged}; restore the file with "
-                    f"record hash {entry.digest}, or write another --name, which spends epsilon "
-                    "again"
+                    f"record is neither {self.output} nor {staged}; restore the file with record "
+                    f"hash {entry.digest}, or pass another --name, which spends epsilon again"
                 )
             return read_whole(self.output)
         self._publish(staged)
@@ -135,7 +134,7 @@ class ComparisonTask(AskedComparison):
         if self.output.exists():
             raise PrivacyError(
                 f"{self.output}: a comparison that {self.ledger.path} does not list; restore the "
-                "ledger, which records the spent budget, or write another --name"
+                "ledger, which records the spent budget, or pass another --name"
             )
 
     def run(self) -> Mapping[str, Any]:

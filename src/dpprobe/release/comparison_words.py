@@ -50,7 +50,7 @@ def describe_imbalance(stated: Sequence[Sequence[float]]) -> list[str]:
         return []
     return [
         f"The bundles state a class that is {ratio:.1f} times as frequent as another: accuracy "
-        "hardly counts rare classes. Write --metric macro_accuracy to count all classes equally."
+        "hardly counts rare classes. Pass --metric macro_accuracy to count all classes equally."
     ]
 
 

@@ -65,7 +65,7 @@ def export_onnx(bundle: Path, output: Path, **loading: Any) -> Exported:
     writes no file, if the ONNX output differs from the release's.
     """
     if output.suffix.lower() != SUFFIX:
-        raise ConfigError(f"output: {output}: write the name of a file that ends in {SUFFIX}")
+        raise ConfigError(f"output: {output}: use a file name that ends in {SUFFIX}")
     check_output_path(output, "output:")
     check_outside(output)
     load = partial(Predictor.load_bundle, bundle, device="cpu", **loading)

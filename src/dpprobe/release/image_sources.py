@@ -184,15 +184,14 @@ def _find_columns(
                 f"{' and '.join(usual)} may have images" if usual else "no column has a usual name"
             )
             raise ConfigError(
-                f"image_column: {path}: columns are {', '.join(known)}, and {seen}; write the "
-                "name of the column with the images"
+                f"image_column: {path}: columns are {', '.join(known)}, and {seen}; name the "
+                "column with the images"
             )
         image_column = usual[0]
     for option, name in {"image_column": image_column, "id_column": id_column}.items():
         if name is not None and name not in known:
             raise ConfigError(
-                f"{option}: {path}: no column {name!r}; write one of its columns: "
-                f"{', '.join(known)}"
+                f"{option}: {path}: no column {name!r}; name one of its columns: {', '.join(known)}"
             )
     if id_column is None and ID_COLUMN in known and image_column != ID_COLUMN:
         id_column = ID_COLUMN
@@ -210,7 +209,7 @@ def _of_csv(
         known = next(rows, [])
         if (character := other_delimiter(known)) and image_column not in known:
             raise ConfigError(
-                f"images: {path}: columns seem to be divided by {character!r}: write "
+                f"images: {path}: columns seem to be separated by {character!r}: write "
                 f"`sep={character}` as the first line of the file"
             )
         paths, ids = _find_columns(path, known, image_column, id_column)

@@ -347,7 +347,7 @@ def _warn_of_copies(asked: AskedRelease, *, tested: bool) -> None:
             logger.warning(
                 "release %s: %s rows repeat the picture of another %s. Repeated pictures have the "
                 "weaker guarantee for a group. For the full guarantee, remove the copies listed in "
-                "problems.csv beside the split tables, and make a release with another name",
+                "problems.csv next to the split tables, and make a release with another name",
                 asked.name,
                 split,
                 "row" if asked.unit == "image" else "patient",

@@ -207,14 +207,14 @@ def _read_text(node: yaml.Node, question: Question, place: str) -> str:
     if node.tag not in (_TEXT, _DATE):
         _refuse(place, text, "write a text, in quotes if it looks like a number")
     if len(text) > LONGEST_ANSWER:
-        _refuse(place, text, f"write at most {LONGEST_ANSWER} characters")
+        _refuse(place, text, f"use at most {LONGEST_ANSWER} characters")
     if "\n" in text:
         _refuse(place, text, "write it in one line, without line breaks")
     if one_line(text) != " ".join(text.split()):
         _refuse(place, text, "remove the control or invisible characters")
     kind = _KINDS[question.kind]
     if question.choices and text not in question.choices:
-        _refuse(place, text, f"write one of {', '.join(question.choices)}")
+        _refuse(place, text, f"choose one of {', '.join(question.choices)}")
     if not kind.accepts(text):
         _refuse(place, text, f"write {kind.hint}")
     return one_line(text)

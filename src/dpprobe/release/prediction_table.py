@@ -99,7 +99,7 @@ def check_thresholds(
                 f"{suggest_names(name, names)}: the classes are {', '.join(names[:20])}"
             )
         if not 0 <= value <= 1:
-            raise ConfigError(f"threshold of {name}: {value}; write a probability from 0 to 1")
+            raise ConfigError(f"threshold of {name}: {value}; must be a probability from 0 to 1")
     if not facts.multi_label and len(thresholds) == len(names):
         raise ConfigError(
             f"thresholds: all {len(names)} classes have a threshold, so an image below all of "
@@ -147,7 +147,7 @@ def check_output(output: Path | None, inputs: Sequence[Path]) -> None:
     if output is None:
         return
     if output.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"output: {output}: write a name that ends in {' or '.join(SUFFIXES)}")
+        raise ConfigError(f"output: {output}: use a name that ends in {' or '.join(SUFFIXES)}")
     check_output_path(output, "output:")
     check_outside(output)
     for path in inputs:

@@ -119,7 +119,8 @@ def _complete_shares(
             )
         if not 0 < value < 1:
             raise ConfigError(
-                f"prevalence of {name}: {value:g}; write a frequency between 0 and 1, such as 0.02"
+                f"prevalence of {name}: {value:g}; must be a frequency between 0 and 1, such as "
+                "0.02"
             )
     total = math.fsum(given.values())
     if len(given) == len(names) and abs(total - 1) > _ROUNDING:

@@ -74,7 +74,7 @@ def read_operating_point(calibration: Calibration | None) -> dict[str, float]:
     if threshold is None:
         raise ConfigError(
             f"operating_point: the release has no threshold for {name}, because its test units "
-            "were too few for the noise; leave it out, or write a threshold of your own"
+            "were too few for the noise; leave it out, or set a threshold of your own"
         )
     return {name: threshold}
 
@@ -114,9 +114,9 @@ class SetRule:
         offered = calibration.thresholds
         if coverage is not None and coverage not in offered:
             has = ", ".join(f"{each:g}" for each in offered) or "none"
-            raise ConfigError(f"coverage {coverage:g}: the release has {has}; write one of these")
+            raise ConfigError(f"coverage {coverage:g}: the release has {has}; choose one of these")
         if abstain_below is not None and not 0 <= abstain_below <= 1:
-            raise ConfigError(f"abstain_below {abstain_below:g}: write a probability from 0 to 1")
+            raise ConfigError(f"abstain_below {abstain_below:g}: must be a probability from 0 to 1")
         wanted = 0.9 if coverage is None else coverage
         enough = [each for each in offered if each >= wanted]
         chosen = min(enough, default=max(offered, default=None))

@@ -180,9 +180,9 @@ def _backbone_options(
         absent = "" if checkpoint is None else f"{checkpoint} is not a {kind}; "
         sha256 = "" if folder else f" (SHA-256 {facts.weights_sha256})"
         raise ConfigError(
-            f"--checkpoint: {absent}the bundle has no weights of its backbone {facts.name}; write "
-            f"--checkpoint {kind.upper()}, where {kind.upper()} is {facts.checkpoint}{sha256} "
-            "from whoever published the bundle"
+            f"--checkpoint: {absent}the bundle has no weights of its backbone {facts.name}; pass "
+            f"--checkpoint {kind.upper()}, where {kind.upper()} is {facts.checkpoint}{sha256} from "
+            "whoever published the bundle"
         )
     if folder:  # loading compares the weights
         return backbone_options({**options, "model": f"{local_folders.PREFIX}{checkpoint}"})

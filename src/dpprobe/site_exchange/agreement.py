@@ -75,8 +75,8 @@ class Agreement:
             ]
             if differing:
                 raise PrivacyError(
-                    f"sites {first.site} and {other.site} have another {', '.join(differing)}: "
-                    "all sites need equal terms; compare the studies, then make the offers again"
+                    f"sites {first.site} and {other.site} differ in {', '.join(differing)}: all "
+                    "sites need equal terms; compare the studies, then make the offers again"
                 )
         return cls(offers=tuple(ordered))
 

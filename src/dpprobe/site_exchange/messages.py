@@ -103,7 +103,7 @@ def read_secret(folder: Path) -> Secret | None:
         values = _parse_plain(path)
         noise = bytes.fromhex(values["noise"])
         if len(noise) != KEY_BYTES:
-            raise ValueError("its noise key is cut short")
+            raise ValueError("its noise key is truncated")
         key = X25519PrivateKey.from_private_bytes(bytes.fromhex(values["key"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: damaged ({error}); {ANOTHER_NAME}") from error

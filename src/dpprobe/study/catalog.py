@@ -185,4 +185,4 @@ def check_name(name: Any, known: Iterable[str], what: str) -> None:
         return
     close = difflib.get_close_matches(str(name), names, n=3)
     remedy = " or ".join(close) if close else f"one of: {', '.join(names)}"
-    raise ConfigError(f"catalog: no {what} {name!r}; write {remedy}")
+    raise ConfigError(f"catalog: no {what} {name!r}; choose {remedy}")

@@ -45,7 +45,7 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
     refused = [
         *describe(
             alone,
-            f"one {unit} in all",
+            f"only one {unit} in total",
             "No split can test it: merge it with another, or leave it out",
         ),
         *describe(
@@ -53,7 +53,7 @@ def class_split_faults(study: Study, name: str, counts: ClassUnits) -> tuple[lis
             f"no test {unit}" + (f", which {need} needs" if need else ""),
         ),
     ]
-    warnings = describe(few, f"fewer than {RARE} test {unit}s, too few to tell anything")
+    warnings = describe(few, f"fewer than {RARE} test {unit}s, too few for any conclusion")
     return (errors + refused, warnings) if need else (errors, refused + warnings)
 
 
@@ -98,10 +98,10 @@ def _list_remedies(
         fractions = ", ".join(f"{fraction:g}" for fraction in enough)
         has = "it would have" if len(names) == 1 else "each would have at least"
         yield f"With test_fraction {fractions} {has} {', '.join(map(str, enough.values()))}:"
-        ways.insert(0, "write one of these")
+        ways.insert(0, "choose one of these")
     words = ", or ".join(ways)
     yield words if enough else words[:1].upper() + words[1:]
     if not any(release.dataset == name for release in study.releases.values()):
         by_id = getattr(dataset, "split_by", "class") == "id" and not dataset.multi_label()
         seed = "`split_by: class` or another `split_seed`" if by_id else "another `split_seed`"
-        yield f"(for benchmarks alone, {seed}: the choice tells of labels)"
+        yield f"(only for benchmarks, {seed}: the choice reveals labels)"

@@ -24,17 +24,17 @@ def _not_made(study: Study) -> Iterator[str]:
     for key, written in (("results_dir", study.results_dir), ("data_dir", study.data_dir)):
         places = [(folder := _resolve_folder(written)), *folder.parents]
         if any(len(part.encode()) > LONGEST_NAME for part in folder.parts):
-            yield f"{key}: {written[:60]}...: this name is too long; write a shorter one"
+            yield f"{key}: {written[:60]}...: this name is too long; choose a shorter one"
         elif not (near := next(filter(Path.exists, places))).is_dir():
-            yield f"{key}: {written}: {near} is not a folder; write another folder"
+            yield f"{key}: {written}: {near} is not a folder; choose another folder"
 
 
 def _each_other(study: Study) -> Iterator[str]:
     data, results = _resolve_folder(study.data_dir), _resolve_folder(study.results_dir)
     if data == results:
         yield (
-            f"results_dir: {study.results_dir}: it is the data_dir too; write two folders, "
-            "such as data and results"
+            f"results_dir: {study.results_dir}: it is also the data_dir; choose two folders, such "
+            "as data and results"
         )
         return
     for name in (*study.all_datasets(), DOWNLOADS):
@@ -43,7 +43,7 @@ def _each_other(study: Study) -> Iterator[str]:
             what = "downloads go" if name == DOWNLOADS else f"the split tables of {name} go"
             yield (
                 f"results_dir: {study.results_dir}: in {Path(study.data_dir) / name}, where "
-                f"{what}; write another folder"
+                f"{what}; choose another folder"
             )
 
 
@@ -54,8 +54,9 @@ def _among_others(study: Study) -> Iterator[str]:
     taken = next((name for name in inner if name in WRITTEN | {RELEASES, COMPARISONS}), None)
     if taken:
         yield (
-            f"results_dir: {study.results_dir}: {taken} is a name that the default study writes in "
-            f"{USUAL}; write another, such as {USUAL}/{taken}_study, and move existing files there"
+            f"results_dir: {study.results_dir}: {taken} is a name that the default study writes "
+            f"in {USUAL}; choose another, such as {USUAL}/{taken}_study, and move existing files "
+            "there"
         )
 
 
@@ -71,7 +72,7 @@ def _among_images(study: Study) -> Iterator[str]:
                     yield (
                         f"{key}: {folder_written}: files written there would lie in {folder}, "
                         f"where dataset {name} looks for images, and would be read as images; "
-                        "write a folder beside it"
+                        "choose a folder next to it"
                     )
 
 

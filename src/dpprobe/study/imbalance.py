@@ -84,6 +84,6 @@ def imbalance_faults(
     """Yields the faults that are visible in the study file; reads no file of a dataset."""
     for name in options.datasets if options else ():
         if name not in datasets:
-            yield f"datasets: {name!r} is not in this study; write a dataset of this study"
+            yield f"datasets: {name!r} is not in this study; use a dataset of this study"
         elif datasets[name].subsample:
             yield f"datasets: {name} already has a subsample; name the whole dataset"

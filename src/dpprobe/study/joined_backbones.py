@@ -16,14 +16,14 @@ def joined_faults(backbones: Mapping[str, BackboneOptions]) -> Iterator[str]:
         for member in options.of:
             where = f"backbones.{name}.of: {member}"
             if member not in backbones:
-                yield f"{where} is not under backbones; add it, or write a name that is"
+                yield f"{where} is not under backbones; add it, or name a backbone that is"
             elif fault := _member_fault(backbones[member]):
                 yield f"{where} {fault}"
 
 
 def _member_fault(member: BackboneOptions) -> str | None:
     if isinstance(member, joined.Options):
-        return f"is joined itself; write {', '.join(member.of)} in its place"
+        return f"is itself joined; list {', '.join(member.of)} instead"
     if member.takes_vectors:
         return (
             "has vectors of another program; scale each program's rows to norm 1, write them side "
@@ -40,5 +40,5 @@ def _member_fault(member: BackboneOptions) -> str | None:
             "add a backbone without it"
         )
     if not member.network and (member.computed_dimension or member.dimension) is None:
-        return "has a number of features that depends on the images; write a size in it"
+        return "has a number of features that depends on the images; set its size"
     return None

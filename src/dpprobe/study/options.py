@@ -184,9 +184,9 @@ class _ReleaseKeys(Options):
         ge=2,
         le=LONGEST_HORIZON,
         exclude_if=lambda value: value is None,
-        description="With `cohort`: the most releases of the chain, which together cost a unit "
-        "this epsilon. With a horizon, noise grows less, but the exact sums of all cohorts are "
-        "kept beside the ledger. All releases of a chain need the same horizon.",
+        description="With `cohort`: the largest number of releases in the chain, which together "
+        "cost a unit this epsilon. With a horizon, noise grows less, but the exact sums of all "
+        "cohorts are stored next to the ledger. All releases of a chain need the same horizon.",
     )
     sign_key: str | None = Field(
         None, min_length=1, description="An Ed25519 private key in PEM, which signs the bundle."
@@ -252,7 +252,7 @@ class FewShotOptions(Options):
         min_length=1,
         description="Numbers N of images per class; full is the whole training split.",
     )
-    seeds: Annotated[int, AtMost(1000, "each is a probe of every N")] = Field(
+    seeds: Annotated[int, AtMost(1000, "each trains a probe for every N")] = Field(
         5, ge=1, description="Number of random draws of N images per class; full has one draw."
     )
     backbones: tuple[Name, ...] | None = Field(
@@ -301,7 +301,7 @@ class PaperOptions(Options):
         "the name of its catalog entry. Any other dataset is in no paper, whatever its name.",
     )
     methods: tuple[Name, ...] = Field(
-        (), description="Methods shown beside published results; all private ones if empty."
+        (), description="Methods shown next to published results; all private methods if empty."
     )
     base: Name | None = Field(
         None,
@@ -317,7 +317,7 @@ class TsneOptions(Options):
     points: int = Field(
         5000,
         ge=50,
-        description="Most images to embed; a larger split is sampled by a seed.",
+        description="Largest number of images to embed; a larger split is sampled with a seed.",
     )
 
     def embedding_params(self) -> dict[str, Any]:

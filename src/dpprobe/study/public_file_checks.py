@@ -49,7 +49,7 @@ class PublicFiles:
             backbone = self._silent_texts.get(Path(path))
             if backbone is not None and option.endswith("public_head"):
                 raise ConfigError(
-                    f"{option}: backbone {backbone} reads no text; write a backbone of family "
+                    f"{option}: backbone {backbone} reads no text; use a backbone of family "
                     "open_clip, or a file"
                 )
             if place := self._describe_place(path):

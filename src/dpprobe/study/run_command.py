@@ -132,7 +132,7 @@ def check_files(words: Sequence[str], here: Path) -> None:
         if not (here / file).exists():
             raise ConfigError(_explain_missing(file, here))
         if (here / file).is_dir():
-            raise ConfigError(f"--configfile {file}: a folder; write the file of a study")
+            raise ConfigError(f"--configfile {file}: a folder; name the file of a study")
         check_yaml(written_path((here / file).absolute()))
 
 

@@ -160,9 +160,9 @@ def _check_inputs(study: Study) -> None:
     for name, method in study.methods.items():
         if isinstance(method, auto.Options) and method.rule is not None:
             raise ValueError(
-                f"methods.{name}: head auto takes no option but balanced, because its "
-                "rule chooses all others; remove rule and chosen, or write the chosen "
-                "head with its options"
+                f"methods.{name}: head auto takes no option but balanced, because its rule "
+                "chooses all others; remove rule and chosen, or name the chosen head with its "
+                "options"
             )
 
 
@@ -245,4 +245,4 @@ def _check_tracking(study: Study) -> None:
 def _check_names(where: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
     for name in names:
         if name not in known:
-            raise ValueError(f"{where}: {name!r} is not in this study; write a name of this study")
+            raise ValueError(f"{where}: {name!r} is not in this study; use a name of this study")

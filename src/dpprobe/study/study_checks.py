@@ -125,8 +125,8 @@ def _check_private(study: Study, name: str, dataset: DatasetOptions, report: _Re
         )
     if multi_label and study.imbalance and name in study.imbalance.datasets:
         report.errors.append(
-            f"config: imbalance.datasets: rows of {name} have several labels, so no row belongs to "
-            "one class; write another dataset"
+            f"config: imbalance.datasets: rows of {name} have several labels, so no row belongs "
+            "to one class; choose another dataset"
         )
     classes = dataset.count_classes() if dataset.metric == "auc" else None
     headline_metric(dataset.metric, num_classes=classes, multi_label=multi_label)
@@ -195,7 +195,7 @@ def _check_release(study: Study, name: str) -> list[str]:
     if limit is not None and isinstance(epsilon, float) and epsilon > limit:
         faults.append(
             f"releases.{name}: epsilon {epsilon:g} is above privacy.max_epsilon {limit:g} of "
-            f"{release.dataset}; write a smaller epsilon"
+            f"{release.dataset}; set a smaller epsilon"
         )
     return [f"config: {fault}" for fault in faults]
 
@@ -309,8 +309,8 @@ def _check_other_source(study: Study, name: str, public: DatasetOptions) -> list
     return [
         (
             f"config: public_datasets.{name}: it has {shared} of the private dataset {other}, "
-            "even if it splits, limits or labels them differently; remove one of the two, or "
-            "write a source of different, public images"
+            "even if it splits, limits or labels them differently; remove one of the two, or use a "
+            "source of different, public images"
         )
         for other, shared in shared_images(public, study)
     ]
@@ -382,7 +382,7 @@ def _check_overwritten(study: Study, name: str, dataset: DatasetOptions) -> None
         if resolve_path(file).resolve() in written:
             raise ConfigError(
                 f"{file}: the split tables of {name!r} are written into {folder} and would "
-                "overwrite this file; move it elsewhere, or write another data_dir"
+                "overwrite this file; move it elsewhere, or choose another data_dir"
             )
 
 
@@ -423,7 +423,7 @@ def _check_shards(study: Study, name: str, rows: tuple[int, int] | None) -> list
         if not count
     ]
     return empty or [
-        f"config: features.shards: {shards} is above the {count} {split} rows of {name}; write at "
+        f"config: features.shards: {shards} is above the {count} {split} rows of {name}; use at "
         f"most {count}"
         for split, count in counts.items()
         if shards > count
@@ -435,7 +435,7 @@ def _several_labels(method: MethodOptions) -> str:
         return "write `loss: sigmoid` in the method"
     if isinstance(method, tuned_options.Options) and "loss" in type(method.base).model_fields:
         return "write `loss: sigmoid` in the method's base"
-    return "write another head, such as auto"
+    return "choose another head, such as auto"
 
 
 def _list_method_faults(

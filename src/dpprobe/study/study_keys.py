@@ -61,13 +61,13 @@ AnyBackbone = Annotated[
 
 def _read_epsilons(value: Any) -> Any:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise ValueError(f"{value!r}: write a list, such as [0.5, 1, 2, inf]")
+        raise ValueError(f"{value!r}: must be a list, such as [0.5, 1, 2, inf]")
     if not value:
         raise ValueError("empty: write at least one, such as [0.5, 1, 2, inf]")
     if len(value) > _MOST_EPSILONS:
         raise ValueError(
             f"{len(value):,} epsilons: at most {_MOST_EPSILONS:,} are allowed: each trains every "
-            "method again; write fewer"
+            "method again; use fewer"
         )
     tokens = [budget_token(item) for item in value]
     for token in tokens:
@@ -80,7 +80,7 @@ def _read_epsilons(value: Any) -> Any:
             remedy = "a larger one" if number < SMALLEST_EPSILON else "inf for no privacy"
             raise ValueError(
                 f"{token} is outside {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, the range that "
-                f"can be calibrated; write {remedy}"
+                f"can be calibrated; choose {remedy}"
             )
     return tokens
 

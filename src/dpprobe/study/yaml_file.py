@@ -84,9 +84,7 @@ def parse_yaml(path: Path) -> yaml.Node | None:
         for node in _list_nodes(root) if root else ():
             _check_number(path, node)
             if _count_merged(node, merged) > _MOST_NODES:
-                raise ConfigError(
-                    f"{path}: `<<` merges more than {_MOST_NODES:,} keys; write fewer"
-                )
+                raise ConfigError(f"{path}: `<<` merges more than {_MOST_NODES:,} keys; use fewer")
         check_extent(yaml.load(text, Loader=loader), str(path))
         return root
     except yaml.MarkedYAMLError as error:
@@ -105,7 +103,7 @@ def _check_extent(path: Path, text: str) -> None:
         if depth > _DEEPEST:  # loaders would overflow
             raise ConfigError(f"{path}: brackets nested too deeply to be read; remove some")
         if count > _MOST_NODES:
-            raise ConfigError(f"{path}: more than {_MOST_NODES:,} keys and values; write fewer")
+            raise ConfigError(f"{path}: more than {_MOST_NODES:,} keys and values; use fewer")
 
 
 def _count_merged(node: yaml.Node, known: dict[int, int], levels: int = 0) -> int:
@@ -130,14 +128,14 @@ def _check_number(path: Path, node: yaml.Node) -> None:
         return
     text, where = node.value, f"{path}:{node.start_mark.line + 1}"
     if len(text) > _LONGEST_NUMBER:
-        raise ConfigError(f"{where}: a number of {len(text):,} characters; write a shorter one")
+        raise ConfigError(f"{where}: a number of {len(text):,} characters; choose a shorter one")
     if "inf" not in text.lower() and node.tag == _NUMBERS[1] and math.isinf(yaml.safe_load(text)):
-        raise ConfigError(f"{where}: {text}: too large for a number; write a smaller one, or .inf")
+        raise ConfigError(f"{where}: {text}: too large for a number; choose a smaller one, or .inf")
     if _OTHER_BASE.fullmatch(text):
         value = yaml.safe_load(text)
         raise ConfigError(
             f"{where}: {text}: YAML reads this number as {value}; write {value}, or your number "
-            "without colons and leading zeros, or a text in quotes"
+            "without colons and leading zeros, or a string in quotes"
         )
 
 
@@ -172,7 +170,7 @@ def _describe_fault(error: yaml.MarkedYAMLError) -> str:
         name = problem.partition("'")[2].partition("'")[0]
         return (
             f"{line}: *{name} refers to a value marked &{name}, but no value above it has this "
-            f"mark; add the mark, correct the name, or quote '*{name}' where it is a text"
+            f"mark; add the mark, correct the name, or quote '*{name}' where it is a string"
         )
     cure = next((cure for words, cure in _CURES.items() if words in problem), "correct it")
     context = f" {' '.join(error.context.split())}" if error.context else ""

@@ -65,9 +65,9 @@ def set_moved_aside(database: Path, artifact_root: Path) -> str | None:
     shutil.rmtree(artifacts, ignore_errors=True)
     if artifact_root.is_dir():
         artifact_root.rename(artifacts)
-    line = f"{told}; only dpprobe wrote into it, so its runs are made again; the old one is {kept}"
+    line = f"{told}; only dpprobe wrote into it, so its runs are recreated; the old store is {kept}"
     if models:
-        line += "; to make the models of releases again, type `snakemake --cores all releases`"
+        line += "; to recreate the models of releases, run `snakemake --cores all releases`"
     return line
 
 

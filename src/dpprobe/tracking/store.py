@@ -142,7 +142,7 @@ def reach_server(uri: str) -> None:
     except (OSError, requests.RequestException) as error:
         raise TrackingError(
             f"tracking.uri: {public_uri(uri)}: no answer from this address ({first_line(error)}); "
-            "start the MLflow server or write another URI"
+            "start the MLflow server or set another URI"
         ) from None
 
 

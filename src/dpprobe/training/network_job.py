@@ -218,7 +218,7 @@ def scores_of(
     if not np.isfinite(scores).all():
         raise DataError(
             "the network's scores of test rows are not finite; look for damaged test images, or "
-            "write a smaller learning_rate"
+            "set a smaller learning_rate"
         )
     return np.ascontiguousarray(scores)
 

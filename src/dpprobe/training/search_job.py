@@ -124,7 +124,7 @@ def held_out_rows(store: FeatureStore, share: float, *, seed: int) -> Rows:
     if chosen.all() or not chosen.any():
         raise DataError(
             f"{store.path}: search.held_out {share:g} leaves all {len(set(names))} units for "
-            "training, or none; write another share"
+            "training, or none; choose another share"
         )
     return chosen
 
@@ -223,7 +223,7 @@ class _Objective:
         if self.task.headline not in evaluated:
             raise DataError(
                 f"{self.task.train.path}: no label is on some but not all of the {len(index)} "
-                "held-out rows, so there is no AUC; write a larger search.held_out"
+                "held-out rows, so there is no AUC; set a larger search.held_out"
             )
         return float(evaluated[self.task.headline])
 

@@ -19,7 +19,7 @@ from tests.support.asking_studies import BACKBONES, CHEST, METHODS, SGD, TUNED
 
 Ask = Callable[..., Study]
 BY_NAME = dict(zip(ANALYSES, load_analyses(), strict=True))
-NO_CELL = "no cell of the study has these methods and epsilons; write other values"
+NO_CELL = "no cell of the study has these methods and epsilons; choose other values"
 NOT_PRIVATE = r"methods: ceiling is not private, so .*; remove it, or write `membership: {}`"
 NO_NETWORK = r"methods: tuned: audits train linear heads, not networks; "
 SEVERAL = r"datasets: chest: has several labels per image, but {} needs one; name datasets .*{}"
@@ -31,22 +31,22 @@ FAULTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         {"audit": {"methods": ["sgd", "gone", "sgd"], "epsilons": [3]}},
         [
             r"methods: sgd appears twice; remove one",
-            r"methods: gone is not in this study; write some of sgd, ours, ceiling, tuned, auto",
-            r"epsilons: 3 is not in this study; write some of 1, 10, inf",
+            r"methods: gone is not in this study; choose from sgd, ours, ceiling, tuned, auto",
+            r"epsilons: 3 is not in this study; choose from 1, 10, inf",
         ],
     ),
     "names of datasets": (
         "long_tail",
         {"long_tail": {"datasets": ["gone", "digits", "digits"]}},
         [
-            r"datasets: gone is not in this study; write some of digits, chest, skin",
+            r"datasets: gone is not in this study; choose from digits, chest, skin",
             r"datasets: digits appears twice; remove one",
         ],
     ),
     "names of backbones": (
         "sites",
         {"sites": {"backbones": ["gone"]}},
-        [r"backbones: gone is not in this study; write some of pixels, clip, net"],
+        [r"backbones: gone is not in this study; choose from pixels, clip, net"],
     ),
     "epsilons of laws": (
         "representation_law",
@@ -105,7 +105,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "sites of another method": (
         "sites",
         {"sites": {"method": "other"}},
-        [r"method: other is not in this study; write some of sgd, ours, ceiling, tuned, auto"],
+        [r"method: other is not in this study; choose from sgd, ours, ceiling, tuned, auto"],
     ),
     "sites of a method": (
         "sites",
@@ -115,7 +115,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "sites without noise": (
         "sites",
         {"epsilons": ["inf"], "sites": {}},
-        [r"epsilons: inf alone needs no noise; add a finite epsilon, such as 1"],
+        [r"epsilons: only inf is listed, which needs no noise; add a finite epsilon, such as 1"],
     ),
     "sites without a method": (
         "sites",
@@ -129,7 +129,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
             r"groups: sex appears twice; remove one",
             r"groups: datasets.digits has none of the groups sex, group_sex, race; add .* `class`",
             r"groups: datasets.skin has none of the groups",
-            r"groups: race is not a group of any dataset; write some of age, sex, site",
+            r"groups: race is not a group of any dataset; choose from age, sex, site",
         ],
     ),
     "classes as a group": ("fairness", {"fairness": {"groups": ["class", "age"]}}, []),
@@ -151,8 +151,8 @@ FAULTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
             r"groups: race is not a group of any dataset",
             r"pairs: \[sex, sex\]: a pair needs two different columns",
             r"pairs: \[age, sex\] appears twice; remove one",
-            r"pairs: \[class, sex\]: `class` is not a group column; write two group columns",
-            r"pairs: \[sex, site\]: no dataset has both columns; write two columns of one dataset",
+            r"pairs: \[class, sex\]: `class` is not a group column; use two group columns",
+            r"pairs: \[sex, site\]: no dataset has both columns; use two columns of one dataset",
         ],
     ),
     "a column called class": (
@@ -170,7 +170,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         "fairness",
         {"epsilons": [10, 1], "fairness": {"reference": "ours"}},
         [
-            r"reference: no cell trains ours without privacy; add inf to epsilons, or write a "
+            r"reference: no cell trains ours without privacy; add inf to epsilons, or name a "
             r"method with a cell at inf: ceiling"
         ],
     ),
@@ -238,7 +238,7 @@ def test_datasets_with_one_label_stand_in_the_study_s_order(
                 "base": {"head": "prototypes"},
                 "search": {"max_row_norm": [1.0, 2.0]},
             },
-            "sites cannot search together; write the head to train",
+            "sites cannot search together; name the head to train",
         ),
     ],
     ids=lambda given: str(given)[:24],

@@ -113,28 +113,36 @@ ONE, FOUND = torch.zeros(1), "it should contain named tensors, but contains"
 MISFITS: dict[str, tuple[Any, str]] = {
     "missing": (without("0.weight"), "1 of its 7 tensors are missing, 0.weight first; do R"),
     "five missing": (without(*STATISTICS), "5 of its 7 tensors are missing, 1.weight first; do R"),
-    "more": (make_state() | {"a": ONE}, "the model has no a; do R"),
-    "two more": (make_state() | {"a": ONE, "b": ONE}, r"the model has no a \(and 1 more\); do R"),
-    "shape": (make_state() | {"0.bias": torch.zeros(2)}, r"0.bias is \[2\] and not \[3\]; do R"),
+    "more": (make_state() | {"a": ONE}, "the model has no tensor a; do R"),
+    "two more": (
+        make_state() | {"a": ONE, "b": ONE},
+        r"the model has no tensor a \(and 1 more\); do R",
+    ),
+    "shape": (
+        make_state() | {"0.bias": torch.zeros(2)},
+        r"0.bias has shape \[2\] instead of \[3\]; do R",
+    ),
     "two shapes": (
         make_state() | {"0.bias": torch.zeros(2), "1.bias": ONE},
-        r"0.bias is \[2\] and not \[3\] \(and 1 more\); do R",
+        r"0.bias has shape \[2\] instead of \[3\] \(and 1 more\); do R",
     ),
     "pair": (
         make_state() | {"1.num_batches_tracked": torch.zeros(2)},
-        r"1.num_batches_tracked is \[2\] and not \[\]",
+        r"1.num_batches_tracked has shape \[2\] instead of \[\]",
     ),
     "square": (
         make_state() | {"1.num_batches_tracked": torch.zeros(1, 1)},
-        r"1.num_batches_tracked is \[1, 1\] and not \[\]",
+        r"1.num_batches_tracked has shape \[1, 1\] instead of \[\]",
     ),
     "all": (
         without("0.weight") | {"a": ONE, "0.bias": torch.zeros(2)},
-        r"are missing, 0.weight first, the model has no a, 0.bias is \[2\] and not \[3\]",
+        r"are missing, 0.weight first, the model has no tensor a, "
+        r"0.bias has shape \[2\] instead of \[3\]",
     ),
     "prefix of some": (
         {"encoder." * (name[0] == "0") + name: one for name, one in make_state().items()},
-        r"2 of its 7 tensors are missing, 0.weight first, the model has no encoder.0.weight \(and",
+        r"2 of its 7 tensors are missing, 0.weight first, "
+        r"the model has no tensor encoder.0.weight \(and",
     ),
 }
 
@@ -206,5 +214,7 @@ def test_a_classifier_is_left_out_by_its_name_alone(
         assert not any(name.startswith("fc") for name in fresh.state_dict())
         assert_filled(fresh, state)
     else:
-        with pytest.raises(ConfigError, match=f"the model has no {extra}; write the trained model"):
+        with pytest.raises(
+            ConfigError, match=f"the model has no tensor {extra}; name the trained model"
+        ):
             load_weights(fresh, state, **given)

@@ -227,14 +227,14 @@ def test_a_stage_fits_exactly_where_torch_runs_it(
     [
         ({"stages": []}, "stages: .*1 or more entries"),
         ({"stages": [{"filters": 4, "pool_stride": 2}]}, "pool_stride 2 has no effect with pool 1"),
-        ({"stages": [{"filters": 4097}]}, "filters: 4097: write a number of 4,?096 or less"),
-        ({"checkpoint": "w.pth"}, "checkpoint: 'w.pth': write null"),
+        ({"stages": [{"filters": 4097}]}, "filters: 4097: must be a number of 4,?096 or less"),
+        ({"checkpoint": "w.pth"}, "checkpoint: 'w.pth': must be null"),
         (
             {"stages": [{"filters": 4, "pool": 4}] * 2, "preprocessing": {"size": 12}},
-            "stages: stage 2 does not fit its input of 3 x 3 positions; write a smaller kernel",
+            "stages: stage 2 does not fit its input of 3 x 3 positions; choose a smaller kernel",
         ),
         ({"preprocessing": {"size": 15}, "scattering": {"J": 4}}, "images are smaller than 2.J"),
-        ({"scattering": {"groups": 2}}, "groups 2: does not divide the 81 channels; write a div"),
+        ({"scattering": {"groups": 2}}, "groups 2: does not divide the 81 channels; choose a div"),
         ({"color": "rgb", "preprocessing": {"mean": [0.1, 0.2]}}, "mean: 2 values for 3 channels"),
         ({"preprocessing": {"mean": [0.1, 0.2, 0.3]}}, "mean: 3 values for 1 channels"),
     ],

@@ -56,7 +56,9 @@ def test_vectors_are_chosen_by_name(
         assert options.choose_vectors("speech", known) == chosen
         return
     name = wanted or "speech"
-    said = f"vectors: the dataset has no vectors named '{name}', only {', '.join(known)}; write one"
+    said = (
+        f"vectors: the dataset has no vectors named '{name}', only {', '.join(known)}; choose one"
+    )
     with pytest.raises(ConfigError, match=said):
         options.choose_vectors("speech", known)
 

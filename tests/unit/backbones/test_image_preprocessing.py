@@ -72,7 +72,7 @@ def test_colours_become_grey_by_the_weights_of_itu_r_601() -> None:
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_pixels_of_unknown_colours_are_refused(mode: Any) -> None:
     if mode == "L":
-        with pytest.raises(DataError, match="mode LAB cannot become L; convert the image to RGB"):
+        with pytest.raises(DataError, match="mode LAB cannot be converted to L; convert it to RGB"):
             convert_mode(Image.new("LAB", (4, 3)), mode)
     with pytest.raises(DataError, match=r"mode F from 0.0 to 2.0 have no known range"):
         convert_mode(deep([0, 2], np.float32), mode)

@@ -183,7 +183,7 @@ def test_identity_changes_with_scaled_decoding_and_not_with_the_default(family: 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"family": "pixels"}, "jpeg_decoding scaled has no effect without size; write a size"),
+        ({"family": "pixels"}, "jpeg_decoding scaled has no effect without size; set a size"),
         (
             OTHERS["convolutional"] | {"preprocessing": {"crop": "inception"}},
             "jpeg_decoding scaled with preprocessing.crop inception: .* remove one of the two",

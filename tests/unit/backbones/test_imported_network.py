@@ -158,9 +158,9 @@ def test_weights_of_a_trainer_s_checkpoint_are_loaded(folder: Path) -> None:
             for kind in ("AssertionError", "RuntimeError", "ValueError", "TypeError", "KeyError")
         ),
         ({"module": "my_nets.tiny"}, "module: "),
-        ({"preprocessing": {"size": 16, "resize": 8}}, "resize 8 is below size 16; write 16 or "),
+        ({"preprocessing": {"size": 16, "resize": 8}}, "resize 8 is below size 16; use 16 or "),
         ({"preprocessing": {"size": 16, "resize": 15}}, "resize 15 is below size 16"),
-        ({"preprocessing": {"interpolation": "box"}}, "write 'bicubic', 'bilinear' or 'nearest'"),
+        ({"preprocessing": {"interpolation": "box"}}, "must be 'bicubic', 'bilinear' or 'nearest'"),
         ({"color": "gray", "preprocessing": {"mean": [0, 0, 0]}}, "3 values for 1 channels"),
     ],
 )

@@ -337,7 +337,7 @@ def test_a_checkpoint_is_resampled_to_the_size(tmp_path: Path) -> None:
     )  # mean and std of test_vit
     torch.testing.assert_close(run(given, smooth()), expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(run(resampled, smooth()), expected, rtol=1e-4, atol=1e-4)
-    said = r"not weights of test_vit: pos_embed is \[1, 197, 64\] and not \[1, 101, 64\]"
+    said = r"not weights of test_vit: pos_embed has shape \[1, 197, 64\] instead of \[1, 101, 64\]"
     for other in ({}, {"size": 192}):  # neither the model's nor the given resolution
         with pytest.raises(ConfigError, match=said):
             timm_of(checkpoint=str(larger), pretrained=None, preprocessing=other)
@@ -578,7 +578,7 @@ def test_without_a_class_token_patches_are_averaged() -> None:
         ([Block(), Block(0), Block(0)], "all", "layers: block 2 of N is not called"),
         ([Block(gives=lambda x: (x, x))], [1], "block 1 of N gives neither tokens nor maps"),
         ([Block(gives=lambda x: x[:, 0])], [1], "block 1 of N gives neither tokens nor maps"),
-        ([Block(), Block()], [1, 3], "layers: N has no block 3; write numbers from 0 to 2"),
+        ([Block(), Block()], [1, 3], "layers: N has no block 3; use numbers from 0 to 2"),
     ],
 )
 def test_layers_that_a_network_does_not_give_are_refused(

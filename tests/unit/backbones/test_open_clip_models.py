@@ -206,18 +206,18 @@ VIT = {"model": "ViT-B-32", "pretrained": False}
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"pretrained": None}, "pretrained: missing; write a tag of ViT-B-32, or a checkpoint, or"),
+        ({"pretrained": None}, "pretrained: missing; set a tag of ViT-B-32, or a checkpoint, or"),
         ({"model": "hf-hub:a/b", "pretrained": "x"}, "hf-hub:a/b includes its weights; remove"),
         ({"model": "hf-hub:a/b", "pretrained": None, "checkpoint": "w"}, "includes its weights"),
         ({"model": "ViT-B-32.openai", "pretrained": "x"}, "and pretrained x choose different wei"),
         ({"model": "ViT-B-32.openai"}, "and pretrained False choose different weights; remove one"),
         (
             {"model": "ViT-B-32.openai", "pretrained": None, "checkpoint": "w"},
-            "pretrained openai beside a checkpoint; keep one of them",
+            "pretrained openai and a checkpoint are both set; keep one of them",
         ),
         (
             {"pretrained": "openai", "checkpoint": "w"},
-            "pretrained openai beside a checkpoint; keep",
+            "pretrained openai and a checkpoint are both set; keep",
         ),
         ({"preprocessing": {"mean": [0.1, 0.2]}}, "preprocessing.mean: 2 values for 3 channels"),
         ({"preprocessing": {"crop_pct": 1}}, "crop_pct: unknown key; remove it"),
@@ -300,7 +300,9 @@ def test_text_is_read_where_its_tokenizer_runs(
     monkeypatch.setattr(open_clip_models, "find_spec", find)
     chosen = options(model=model, pretrained=False if "hub" not in model else None)
     assert chosen.reads_text == (own or installed)
-    said = [f"{model} needs the package transformers to read text, which is not installed: text "]
+    said = [
+        f"reading text with {model} needs the package transformers, which is not installed: text "
+    ]
     assert [each[: len(said[0])] for each in chosen.list_warnings()] == said * (
         not chosen.reads_text
     )
@@ -392,7 +394,7 @@ def test_layers_of_towers_have_the_width_of_their_blocks(
     backbone = load(model, layers=[layer])
     assert backbone.layers == {str(layer): width}
     depth = {"tiny": 3, "tiny-timm": 6, "tiny-resnet": 4}[model]
-    with pytest.raises(ConfigError, match=f"has no block {depth + 1}; write .* 0 to {depth}"):
+    with pytest.raises(ConfigError, match=f"has no block {depth + 1}; use .* 0 to {depth}"):
         load(model, layers=[depth + 1])
 
 

@@ -26,7 +26,7 @@ from tests.support.backbones import load, noise, run
         ({"family": "pixels", "size": 2, "project": 11, "color": "rgb"}, None),
         ({"family": "scattering", "size": 8, "project": 324}, "324 must be below .*features, 324;"),
         ({"family": "scattering", "size": 8, "project": 323}, None),
-        ({"family": "scattering", "size": 7, "J": 3}, r"size: 7 is smaller than 2\^J = 8; write a"),
+        ({"family": "scattering", "size": 7, "J": 3}, r"size: 7 is smaller than 2\^J = 8; set a"),
         ({"family": "scattering", "size": 8, "J": 3}, None),
     ],
 )
@@ -43,14 +43,14 @@ def test_a_projection_makes_fewer_features(values: dict[str, Any], said: str | N
 @pytest.mark.parametrize(
     ("family", "change", "said"),
     [
-        ("pixels", {"std": 0}, "std: 0: write a number above 0"),
+        ("pixels", {"std": 0}, "std: 0: must be a number above 0"),
         ("pixels", {"mean": float("inf")}, "mean: inf: "),
-        ("pixels", {"size": 0}, "size: 0: write a number of 1 or more"),
-        ("pixels", {"project": 0}, "project: 0: write a number of 1 or more"),
-        ("scattering", {"J": 9}, "J: 9: write a number of 8 or less"),
-        ("scattering", {"J": 0}, "J: 0: write a number of 1 or more"),
-        ("scattering", {"L": 0}, "L: 0: write a number of 1 or more"),
-        ("scattering", {"size": 1}, "size: 1: write a number of 2 or more"),
+        ("pixels", {"size": 0}, "size: 0: must be a number of 1 or more"),
+        ("pixels", {"project": 0}, "project: 0: must be a number of 1 or more"),
+        ("scattering", {"J": 9}, "J: 9: must be a number of 8 or less"),
+        ("scattering", {"J": 0}, "J: 0: must be a number of 1 or more"),
+        ("scattering", {"L": 0}, "L: 0: must be a number of 1 or more"),
+        ("scattering", {"size": 1}, "size: 1: must be a number of 2 or more"),
     ],
 )
 def test_numbers_out_of_range_are_refused(family: str, change: dict[str, Any], said: str) -> None:

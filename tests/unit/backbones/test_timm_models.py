@@ -41,19 +41,22 @@ def options(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"pretrained": True, "checkpoint": "w"}, "pretrained: true beside a checkpoint; keep one"),
+        (
+            {"pretrained": True, "checkpoint": "w"},
+            "pretrained: true and a checkpoint are both set; keep one",
+        ),
         ({"model_args": {"pretrained": True}}, "model_args: pretrained is an option of the backb"),
         ({"model_args": {"checkpoint_path": "x"}}, "checkpoint_path is an option of the backbone"),
-        ({"model_args": {"in_chans": 0}}, "in_chans 0: write a whole number of 1 or more"),
-        ({"model_args": {"in_chans": True}}, "in_chans True: write a whole number"),
-        ({"model_args": {"in_chans": 2.0}}, "in_chans 2.0: write a whole number"),
-        ({"model_args": {"in_chans": "3"}}, "in_chans '3': write a whole number"),
+        ({"model_args": {"in_chans": 0}}, "in_chans 0: must be a whole number of 1 or more"),
+        ({"model_args": {"in_chans": True}}, "in_chans True: must be a whole number"),
+        ({"model_args": {"in_chans": 2.0}}, "in_chans 2.0: must be a whole number"),
+        ({"model_args": {"in_chans": "3"}}, "in_chans '3': must be a whole number"),
         (
             {"model_args": {"in_chans": 1}, "preprocessing": {"mean": [0.5, 0.5]}},
             "preprocessing.mean: 2 values for 1 channels",
         ),
-        ({"preprocessing": {"crop_pct": 1.5}}, "crop_pct: 1.5: write a number of 1 or less"),
-        ({"preprocessing": {"crop_pct": 0}}, "crop_pct: 0: write a number above 0"),
+        ({"preprocessing": {"crop_pct": 1.5}}, "crop_pct: 1.5: must be a number of 1 or less"),
+        ({"preprocessing": {"crop_pct": 0}}, "crop_pct: 0: must be a number above 0"),
         ({"model": ""}, "model: "),
     ],
 )
@@ -219,7 +222,7 @@ def test_the_checkpoint_s_own_file_comes_first_and_broken_ones_are_passed_over(
     assert (found["file"], found["preprocessing"]) == ("w.json", {"mean": 0.1})
     (tmp_path / "w.json").write_text('{"std": 0}')
     file = re.escape(str(tmp_path / "w.json"))
-    said = rf"{file}: states values of no use \(preprocessing.std: 0: write a number above 0"
+    said = rf"{file}: states unusable values \(preprocessing.std: 0: must be a number above 0"
     with pytest.raises(ConfigError, match=said):
         read_stated_config(tmp_path / "w.pth", "test_vit")
 
@@ -292,7 +295,7 @@ def test_one_channel_is_grey_with_constants_of_its_own() -> None:
     found = {key: backbone.preprocessing[key] for key in ("color", "input_size", "mean", "std")}
     assert found == {"color": "L", "input_size": [1, 64, 64], "mean": [0.5], "std": [0.5]}
     assert backbone.transform(noise((90, 70))).shape == (1, 64, 64)
-    with pytest.raises(ConfigError, match="preprocessing.mean: 3 values for 1 channels; write one"):
+    with pytest.raises(ConfigError, match="preprocessing.mean: 3 values for 1 channels; give one"):
         load(**RANDOM, **grey)
 
 
@@ -302,7 +305,7 @@ def test_layers_of_a_resnet_are_its_stages() -> None:
     assert dict(backbone.layers) == {"0": 32, "4": model.num_features}  # 32 after the stem
     assert backbone.dimension == model.num_features
     for layers, token, said in (
-        ([40], None, "layers: test_resnet has no block 40; write numbers from 0 to 4"),
+        ([40], None, "layers: test_resnet has no block 40; use numbers from 0 to 4"),
         ("all", "class", "token: test_resnet has no class token"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -407,7 +410,7 @@ def test_the_mlp_of_a_vit_may_be_named() -> None:
     assert {k: v.shape for k, v in graph.model.state_dict().items()} == {
         k: v.shape for k, v in expected.state_dict().items()
     }
-    with pytest.raises(ConfigError, match="mlp_layer 'Linear': write one of GluMlp, Mlp"):
+    with pytest.raises(ConfigError, match="mlp_layer 'Linear': choose one of GluMlp, Mlp"):
         options(model_args={"mlp_layer": "Linear"})
 
 

@@ -211,7 +211,7 @@ def test_a_written_metric_stands_if_it_is_defined(
     if metric == "auc" and classes == 3 and not several:
         said = "auc with 3 classes and one label per row is not defined; write metric: macro_acc"
     if metric == "macro_accuracy" and several:
-        said = "macro_accuracy needs one label per row.*write auc or accuracy"
+        said = "macro_accuracy needs one label per row.*use auc or accuracy"
     facts: dict[str, Any] = {"num_classes": classes, "multi_label": several}
     if said is None:
         assert headline_metric(metric, **facts, test_counts=(9, 1)) == metric

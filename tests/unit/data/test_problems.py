@@ -203,7 +203,7 @@ FAULTS: dict[str, tuple[Spoil, tuple[str, str], str]] = {
         MISSING,
         "(No such file or directory): there is 'train4.jpg', with a different spelling",
     ),
-    "backslashes": (change(path=r"images\train4.jpg"), MISSING, "as on Windows; write / instead"),
+    "backslashes": (change(path=r"images\train4.jpg"), MISSING, "as on Windows; use / instead"),
     "NUL": (change(path="images/\0.jpg"), MISSING, "cannot be read (embedded"),
     "id of a dog": (
         change(id="train-1"),

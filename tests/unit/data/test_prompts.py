@@ -45,10 +45,10 @@ def test_clips_own_templates_are_the_library_s() -> None:
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ("simpel", "prompts: no set 'simpel'; write one of: .*simple"),
+        ("simpel", "prompts: no set 'simpel'; choose one of: .*simple"),
         (
             "a photo of {c}",
-            r"no set 'a photo of {c}'; write a template as a list, \[...\]; write one",
+            r"no set 'a photo of {c}'; write a template as a list, \[...\]; choose one",
         ),
         ((), "prompts: an empty list; write a template with {c} in place of the class name"),
         (("a photo",), "prompts: 'a photo' has no {c}; write {c}"),
@@ -81,7 +81,7 @@ IDS = [f"n{number:08d}" for number in range(1000)]
 @pytest.mark.parametrize(
     ("names", "words", "message"),
     [
-        (["a", "_"], {}, "prompt_names: no word for class '_'; write a visible word"),
+        (["a", "_"], {}, "prompt_names: no word for class '_'; use a visible word"),
         (["a", "b"], {"b": "\u200b "}, "no word for class 'b'"),
         (["AnnualCrop", "River"], {"Rivers": "x"}, "no class 'Rivers'; write 'River'"),
         (["a", "b"], {"q": "x", "z": "y"}, "no class 'q'; remove it"),

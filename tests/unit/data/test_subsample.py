@@ -112,7 +112,7 @@ def test_a_number_per_class_can_let_another_unit_in_and_a_release_is_told() -> N
     assert len(chosen({"per_class": 3}, fewer)) == 6  # another unit takes its position
     part = {"per_class": 3}
     fault = faults_of(dataset_options({**DIGITS, "split_by": "id", "subsample": part}))
-    assert "can decide whether another is kept; write fraction, one number" in fault
+    assert "can decide whether another is kept; use fraction, one number" in fault
     by_hash = {**DIGITS, "split_by": "id", "subsample": {"fraction": 0.5}}
     assert not faults_of(dataset_options(by_hash))
     by_class = {**DIGITS, "subsample": {"fraction": 0.5}}
@@ -271,14 +271,14 @@ def test_faults_name_the_class_and_a_smaller_number() -> None:
     rows = {str(number): number for number in range(12)}
     assert Subsample(per_class=3).list_faults(rows) == [
         "3 of class 0, but there are 0; add images of this class",
-        "3 of class 1, but there are 1; write 1 or fewer",
-        "3 of class 2, but there are 2; write 2 or fewer",
+        "3 of class 1, but there are 1; use 1 or fewer",
+        "3 of class 2, but there are 2; use 2 or fewer",
     ]
     assert Subsample(fraction=0.1).list_faults(rows) == []
     assert Subsample(fractions={"0": 0.5}).list_faults(rows) == []
     (fault,) = Subsample(fractions={"0": 0.5, "x": 1.0}).list_faults(rows)
     assert fault == (
-        "'x' is not a class of the dataset; write some of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
+        "'x' is not a class of the dataset; choose from 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
     )
     assert "..." not in Subsample(fractions={"x": 1.0}).list_faults({"a": 1, "b": 2})[0]
 
@@ -286,7 +286,7 @@ def test_faults_name_the_class_and_a_smaller_number() -> None:
 def test_parts_that_cannot_be_chosen() -> None:
     labels, names = [0, 0, 1, 1, 1], [f"u{number}" for number in range(5)]
     for part, message in (
-        (Subsample(per_class=3), "subsample: 3 of class a, but there are 2; write 2 or fewer"),
+        (Subsample(per_class=3), "subsample: 3 of class a, but there are 2; use 2 or fewer"),
         (Subsample(fractions={"b": 1e-9}), "fraction 1e-09 selects none of the 3 rows of class b"),
         (Subsample(fractions={"c": 0.5}), "subsample: 'c' is not a class"),
     ):

@@ -409,7 +409,7 @@ def test_each_kind_of_table_is_described(kind: str, tmp_path: Path) -> None:
     if given.units:
         assert info.train_units("patient") == len({*given.units})
     else:
-        with pytest.raises(DataError, match="names no patients; write the unit_column"):
+        with pytest.raises(DataError, match="names no patients; set unit_column"):
             info.train_units("patient")
 
 

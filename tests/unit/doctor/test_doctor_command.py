@@ -277,7 +277,11 @@ def test_calibrations_under_names_of_others_are_damaged(doctor: Doctor) -> None:
     shutil.copy(third, third.with_name(f"{'0' * 64}.json"))
     code, output = doctor()
     assert code == 1
-    wrong = [line for line in output.splitlines() if "belongs to another calibration" in line]
+    wrong = [
+        line
+        for line in output.splitlines()
+        if "its file name is the hash of another calibration" in line
+    ]
     assert len(wrong) == 3
     assert "3 damaged" in output
     assert doctor("--fix")[0] == 0
@@ -409,7 +413,7 @@ def test_results_of_former_options_are_counted_and_stay(doctor: Doctor) -> None:
     for words in ((), ("--fix",)):
         code, output = doctor(*words)
         assert code == 0
-        assert f"results/.cells: 1 result of former options or failed jobs, {size}; " in output
+        assert f"results/.cells: 1 result of earlier options or failed jobs, {size}; " in output
     assert Path("results/.cells/former").exists(), "it is not damaged"
 
 
@@ -584,9 +588,10 @@ def files_of_a_newer_dpprobe() -> Calls:
         1,
         (
             "data/digits/dataset.json: lacks hashes of files; check if another version of dpprobe",
-            "results/calibration/digits/eps-1.json: of another version of dpprobe, or changed",
+            "results/calibration/digits/eps-1.json: written by another version of dpprobe, or "
+            "changed",
             f"{without_hash}: {CHANGED}deleted; {run_of(without_hash)}",
-            f"{FEATURES}/manifest.json: of another version of dpprobe, or changed",
+            f"{FEATURES}/manifest.json: written by another version of dpprobe, or changed",
         ),
         (without_hash,),
     )
@@ -750,13 +755,13 @@ def folders_without_results() -> Calls:
     yield Expected(
         ("empty",),
         None,
-        ("dpprobe: empty: no file here has a recorded hash; write the results_dir",),
+        ("dpprobe: empty: no file here has a recorded hash; name the results_dir",),
     )
     yield Expected(
-        ("gone",), None, ("dpprobe: gone: no such folder; write the results_dir of a study",)
+        ("gone",), None, ("dpprobe: gone: no such folder; name the results_dir of a study",)
     )
     yield Expected(
-        ("--data", "gone"), None, ("dpprobe: gone: no such folder; write the data_dir of",)
+        ("--data", "gone"), None, ("dpprobe: gone: no such folder; name the data_dir of",)
     )
     shutil.rmtree(FOLDER)
     yield Expected()

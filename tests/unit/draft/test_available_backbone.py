@@ -92,7 +92,7 @@ REFUSED: dict[str, list[str]] = {
     # the content of test_vit.safetensors; words in the error
     "weights of test_resnet": ["--checkpoint: test_vit.safetensors: "],
     "a picture": ["--checkpoint: test_vit.safetensors: this is a PNG image", "name a .safetensors"],
-    "a bad mean": ["config.json: states values of no use", "mean: 'x'", "correct or remove"],
+    "a bad mean": ["config.json: states unusable values", "mean: 'x'", "correct or remove"],
     "a bad argument": ["model_args"],
 }
 

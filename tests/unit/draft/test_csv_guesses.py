@@ -323,7 +323,7 @@ REFUSED: list[tuple[str, str, list[str]]] = [
     ("file,file\n1,2\n", "", ["two columns are named 'file'", "rename one"]),
     (HEAD + ROW + ROW.replace("a", "A"), "", ["'A' and 'a'", "use one spelling"]),
     (HEAD + "0,1.0\n0,1\n", "--image file", ["'1' and '1.0'", "use one spelling"]),
-    (HEAD + "no\\0.jpg,a\n0,b\n", "", ["'no\\\\0.jpg'", "under scans or .:", "write / instead"]),
+    (HEAD + "no\\0.jpg,a\n0,b\n", "", ["'no\\\\0.jpg'", "under scans or .:", "use / instead"]),
     (HEAD + "no/0.jpg,a\n0,b\n", "", ["'no/0.jpg'", "not under scans or .;", "--root", "--image"]),
     (HEAD + "no.jpg,a\n0,b\n", "--root nowhere", ["'no.jpg'", "not under nowhere;"]),
     (HEAD + "files/0.jpg,na\udcefve\n", "", ["line 2", "not UTF-8", "save it as UTF-8"]),

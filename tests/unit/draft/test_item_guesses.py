@@ -65,6 +65,6 @@ def test_check_counts_the_items_without_a_file(desk: Desk) -> None:
     put_items(desk, 3)
     (desk.folder / "uni" / "s7.h5").rename(desk.folder / "uni" / "S7.h5")
     assert (
-        "59 of 60 items have a file; not 's7' (only S7.h5, which has a similar name); 1 file of no "
-        "item" in desk.init("uni")
+        "59 of 60 items have a file; not 's7' (only S7.h5, which has a similar name); 1 file "
+        "without an item" in desk.init("uni")
     )

@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     "people in lists": (
         {"who": [[n] for n in range(60)]},
         "--patient who",
-        ["--patient who", "lists or structs", "a text or a number per row"],
+        ["--patient who", "lists or structs", "a string or a number in each row"],
     ),
     "no such column": ({}, "--label kind", ["--label kind", "no column", "image, label"]),
     "no label": (

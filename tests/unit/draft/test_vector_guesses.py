@@ -84,7 +84,7 @@ def test_a_part_without_its_table_is_named(desk: Desk) -> None:
     put_parts(desk)
     table = desk.folder / "laion/metadata/metadata_11.parquet"
     table.unlink()
-    assert "no part 11, but laion/img_emb/img_emb_11.npy is there" in desk.refuse("laion")
+    assert "no part 11, but laion/img_emb/img_emb_11.npy exists" in desk.refuse("laion")
     pq.write_table(pa.table(rows_of(0)).slice(1), table)
     assert "metadata_11.parquet: 5 rows, but 6 vectors in" in desk.refuse("laion")
     (desk.folder / "laion/img_emb/img_emb_7.npy").unlink()

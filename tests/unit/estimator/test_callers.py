@@ -225,9 +225,9 @@ def scored(function: Any, **options: Any) -> Make:
 
 
 FITTED = "is fitted on the private rows without noise"
-MIXES = "in other company"
+MIXES = "if other rows are present"
 REFUSED = "its fit calls a private fit, and may use rows twice, or choose them"
-STRATIFIED = r"cv StratifiedKFold: it splits by the private labels.*write cv=KFold\(5\)"
+STRATIFIED = r"cv StratifiedKFold: it splits by the private labels.*pass cv=KFold\(5\)"
 
 REFUSED_CLASSES: list[tuple[Any, Any, dict[str, Any]]] = [
     (ensemble.StackingClassifier, Y, {}),
@@ -285,7 +285,7 @@ COMPOSITIONS: dict[str, tuple[Make, int | str]] = {
     "one row": (after(Normalizer(), 1), 1),
     "two rows": (after(FunctionTransformer(scale), 2), MIXES),
     "three": (after(Normalizer(), 3), 1),
-    "error with rows": (spread(need_many), "fails for a part of the rows: KeyError: it computes"),
+    "error with rows": (spread(need_many), "fails for a subset of the rows: KeyError: it computes"),
     "pipeline of its own": (named(Normalizer(), None, kind=Direct), "Direct: its fit calls"),
     "in parts": (lambda head: InParts().partial_fit(head, Y), "InParts: its fit calls"),
     "no estimator": (lambda head: NoEstimator().fit(head, Y), "NoEstimator: its fit calls"),
@@ -399,7 +399,7 @@ def test_what_scikit_learn_starts_in_workers_is_refused(backend: str, tmp_path: 
 
 def test_a_pool_hides_callers() -> None:
     with ThreadPoolExecutor(1) as pool:
-        with pytest.raises(PrivacyError, match=r"write public_steps=\['concurrent'\]"):
+        with pytest.raises(PrivacyError, match=r"pass public_steps=\['concurrent'\]"):
             pool.submit(make_private().fit, X, Y).result()
         pool.submit(make_private(public_steps=["concurrent"]).fit, X, Y).result()
 

@@ -25,7 +25,7 @@ def test_a_seed_is_a_whole_number_or_drawn_by_a_random_state() -> None:
     for _ in range(2):
         assert fit_and_score.draw_seed(state) == twin.randint(2**31)
     for other in (7.0, "7", np.random.default_rng(0)):
-        with pytest.raises(ConfigError, match="random_state .*: write a whole number, or None"):
+        with pytest.raises(ConfigError, match="random_state .*: pass a whole number, or None"):
             fit_and_score.draw_seed(other)  # type: ignore[arg-type]
 
     drawn = {fit_and_score.draw_seed(None) for _ in range(40)}

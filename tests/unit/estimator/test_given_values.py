@@ -276,7 +276,7 @@ def test_a_number_is_read_as_it_is_written(given: Any, number: float) -> None:
 
 @pytest.mark.parametrize("given", NO_NUMBERS, ids=lambda value: repr(value)[:12])
 def test_other_values_are_no_numbers(given: Any) -> None:
-    with pytest.raises(given_values.NumberError, match="^named .*write one number") as caught:
+    with pytest.raises(given_values.NumberError, match="^named .*pass one number") as caught:
         given_values.read_number("named", given)
     assert isinstance(caught.value, ConfigError)
     assert isinstance(caught.value, PrivacyError)
@@ -288,7 +288,7 @@ def test_a_count_is_whole() -> None:
         read = given_values.read_count("named", count)
         assert (read, type(read)) == (3, int)
     for other in (3.0, np.float32(3), True, np.bool_(1), "3", None, Fraction(3)):
-        with pytest.raises(given_values.NumberError, match="write one whole number"):
+        with pytest.raises(given_values.NumberError, match="pass one whole number"):
             given_values.read_count("named", other)
 
 
@@ -297,14 +297,14 @@ def test_a_risk_is_read_from_a_mapping() -> None:
         assert read({"advantage": np.float32(0.1)}) == Risk(advantage=0.1)
         rates = {"true_positives": 0.2, "at": np.float16(0.1)}
         assert read(rates) == Risk(true_positives=0.2, at=0.1)
-        with pytest.raises(PrivacyError, match=r"advantage 2\.0: write a number between 0 and 1"):
+        with pytest.raises(PrivacyError, match=r"advantage 2\.0: must be a number between 0 and 1"):
             read({"advantage": 2})
-        with pytest.raises(PrivacyError, match="risk: write advantage"):
+        with pytest.raises(PrivacyError, match="risk: set advantage"):
             read({})
-        with pytest.raises(given_values.NumberError, match="advantage True: write one number"):
+        with pytest.raises(given_values.NumberError, match="advantage True: pass one number"):
             read({"advantage": True})
     for other in (0.1, "0.1", [0.1], None):
-        with pytest.raises(given_values.NumberError, match="named .*: write a mapping, such as"):
+        with pytest.raises(given_values.NumberError, match="named .*: pass a mapping, such as"):
             given_values.read_risk("named", other)
 
 
@@ -333,7 +333,7 @@ def test_classes_are_listed_in_order(given: Any, listed: list[Any]) -> None:
     ("given", "fault"),
     [
         *(
-            (each, "write a list of labels")
+            (each, "pass a list of labels")
             for each in (
                 "ab",
                 b"ab",

@@ -55,7 +55,7 @@ def test_copies_are_those_of_a_plain_loop(
     assert found is not None, said
     assert (int(found[1]), int(found[2])) == (copied, most)
     assert "Keep this message private" in said
-    assert ("give them one name" if grouped else "write unit='group'") in said
+    assert ("give them one name" if grouped else "set unit='group'") in said
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def test_a_process_that_is_killed_or_hangs_ends_the_work(
     backbone = pixels()
     decoder = TolerantDecoder(backbone, act_at(60, act))
     with pytest.raises(
-        WorkerError, match=rf"^decoding: lost a process \({words}.*more memory"
+        WorkerError, match=rf"^decoding: a process died \({words}.*more memory"
     ) as error:
         run(table, backbone, StandIn(), decoder=decoder, threads=2)
     assert "\n" not in str(error.value)

@@ -173,7 +173,7 @@ def test_the_record_belongs_to_the_features_it_was_found_on(
         "2 of 28 private train rows",
         "(1 identical byte for byte): the guarantee is",
         "1 of 3 private test rows",
-        "): results on them are too good",
+        "): results on them are too optimistic",
     ):
         assert words in caplog.text
     check = read_near_duplicates(counts, *stores)

@@ -90,9 +90,7 @@ def test_a_newer_format_and_an_older_shard() -> None:
 @given(rows=st.integers(1, 60), shards=st.integers(1, 60))
 def test_shards_have_each_row_once_and_about_equally_many(rows: int, shards: int) -> None:
     if shards > rows:
-        with pytest.raises(
-            ConfigError, match=f"{shards} shards, but .* only {rows} rows; write at"
-        ):
+        with pytest.raises(ConfigError, match=f"{shards} shards, but .* only {rows} rows; use at"):
             row_range(rows, 0, shards)
         return
     ranges = [range(*row_range(rows, shard, shards)) for shard in range(shards)]

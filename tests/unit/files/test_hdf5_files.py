@@ -43,7 +43,7 @@ def test_one_text_of_many_rows_is_refused_before_it_fills_memory(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     share_one_text(path, b"x" * 2**21, 600)
-    with open_hdf5(path) as file, pytest.raises(OSError, match="a text of more than 1,048,576"):
+    with open_hdf5(path) as file, pytest.raises(OSError, match="a string of more than 1,048,576"):
         read_column(file["id"])
     share_one_text(path, b"x" * 50_000, 600)
     with open_hdf5(path) as file:

@@ -179,9 +179,7 @@ def test_what_is_trained_are_the_library_s_parameters_by_their_kind(
     for tune in tunes:
         expected = library_s(model, tune)
         if not expected and tune != "head":
-            with pytest.raises(
-                ConfigError, match=f"tune: {tune}: .* has no such parameters; write"
-            ):
+            with pytest.raises(ConfigError, match=f"tune: {tune}: .* has no such parameters; use"):
                 build(backbone, tune=tune, augment=augment)
             continue
         network = build(backbone, tune=tune, augment=augment)

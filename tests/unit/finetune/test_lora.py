@@ -121,12 +121,12 @@ def test_lora_stands_at_its_targets_and_starts_from_the_seed_and_each_layer() ->
 
 
 def test_lora_without_a_layer_or_a_call_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"no linear layer of small ends in 'fc1'; write some of"):
+    with pytest.raises(ConfigError, match=r"no linear layer of small ends in 'fc1'; choose from"):
         lora(Small(), "qkv", "fc1")
     shown = ["d.a.b.fc", "d.a.b.proj", "c.b.fc", "head", "1.2", "x.3"]
     many = [f"a.{number}" for number in range(12)]
     for paths, told in ((shown, "b.fc, b.proj, head, x.3"), (many, ", ".join(many[:8]))):
-        with pytest.raises(ConfigError, match=rf"some of {told}$"):
+        with pytest.raises(ConfigError, match=rf"choose from {told}$"):
             lora(named(*paths), "none")
     assert lora(named("b.c", "a.b.c", "ab.c", "b.c.d"), "b.c").keys() == {"b.c", "a.b.c"}
     empty = nn.Sequential(nn.Conv2d(1, 1, 1))

@@ -39,9 +39,9 @@ def search(**space: Any) -> dict[str, Any]:
 
 LARGE = "it changes epsilon, so it cannot be searched; write it as an option of the method"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no such tune": ({"tune": "last"}, "tune: 'last': write head, all, bias, norm, {blocks: k} or"),
-    "two forms of tune": ({"tune": {"blocks": 1, "lora": {}}}, "write head, all, bias, norm, {blo"),
-    "no form of tune": ({"tune": {}}, "tune: {}: write head, all, bias, norm, {blocks: k} or"),
+    "no such tune": ({"tune": "last"}, "tune: 'last': use head, all, bias, norm, {blocks: k} or"),
+    "two forms of tune": ({"tune": {"blocks": 1, "lora": {}}}, "use head, all, bias, norm, {blo"),
+    "no form of tune": ({"tune": {}}, "tune: {}: use head, all, bias, norm, {blocks: k} or"),
     "no block": ({"tune": {"blocks": 0}}, "tune.blocks: 0 instead of a number of 1 or more"),
     "no rank": ({"tune": {"lora": {"rank": 0}}}, "rank: 0 instead of a number of 1 or more"),
     "equal views": (
@@ -58,9 +58,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a probe that is not private": (
         probe({"head": "nonprivate"}),
-        "probe: head nonprivate cannot be a probe; write another head, such as feature_covariance",
+        "probe: head nonprivate cannot be a probe; choose another head, such as feature_covariance",
     ),
-    "a probe that chooses": (probe({"head": "auto"}), "probe: head auto cannot be a probe; write"),
+    "a probe that chooses": (probe({"head": "auto"}), "probe: head auto cannot be a probe; choose"),
     "a network as a probe": (
         probe({"head": "fine_tune", "tune": "head"}),
         "probe: head fine_tune cannot be a probe",
@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a probe of another link": (
         {"loss": "sigmoid", **probe({"head": "sgd"})},
-        "head sgd gives scores for link softmax, but loss sigmoid needs link sigmoid; write",
+        "head sgd gives scores for link softmax, but loss sigmoid needs link sigmoid; choose",
     ),
     "a probe with two normalisations": (
         {"normalize": "none", **probe(COVARIANCE)},
@@ -83,7 +83,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a probe with priors": (
         probe({"head": "sgd", "class_priors": "released"}),
-        "class_priors: released is possible only for linear heads; write public numbers, or",
+        "class_priors: released is possible only for linear heads; use public numbers, or",
     ),
     "priors": ({"class_priors": "released"}, "class_priors: released is possible only for linear"),
     "a search of a path": (
@@ -268,7 +268,7 @@ def test_a_network_s_sums_are_said_to_be_float32() -> None:
         (
             10,
             False,
-            "probe: class_weights has 2 numbers for 10 classes; write one number per class",
+            "probe: class_weights has 2 numbers for 10 classes; give one number per class",
         ),
         (2, True, "probe: class_weights need one label per row, but these rows have several"),
     ],
@@ -322,8 +322,8 @@ def test_files_are_identified_by_content_and_not_by_path() -> None:
     [
         (1, 4, None),
         (4, 4, None),
-        (0, 4, "tune: blocks: 0: vit has 4 blocks; write a number from 1 to 4"),
-        (5, 4, "tune: blocks: 5: vit has 4 blocks; write a number from 1 to 4"),
+        (0, 4, "tune: blocks: 0: vit has 4 blocks; use a number from 1 to 4"),
+        (5, 4, "tune: blocks: 5: vit has 4 blocks; use a number from 1 to 4"),
         (1, 0, "tune: vit gives no access to its blocks; write `tune: all`, bias or norm, or cho"),
     ],
 )

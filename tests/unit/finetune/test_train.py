@@ -367,7 +367,7 @@ def test_records_are_of_what_would_be_returned_then(
 
 def test_divergence_names_the_learning_rate() -> None:
     options = network_options(learning_rate=1e38, steps=40, max_grad_norm=1e4)
-    with pytest.raises(ConfigError, match="diverged at learning_rate 1e\\+38.*write a smaller"):
+    with pytest.raises(ConfigError, match="diverged at learning_rate 1e\\+38.*set a smaller"):
         train(options)
     for places in ((0,), (1,), (0, 1)):
         values = [torch.tensor([1.0, math.nan if place in places else 2.0]) for place in (0, 1)]

@@ -266,4 +266,4 @@ def test_only_a_fit_with_too_few_iterations_asks_for_something(
     fit(training_set(), penalties=(0.1,))
     said = [each for each in caplog.records if "ended early" in each.message]
     assert {each.levelname for each in said} == {level}
-    assert ("write more" in said[0].message) == (level == "WARNING")
+    assert ("set a larger number" in said[0].message) == (level == "WARNING")

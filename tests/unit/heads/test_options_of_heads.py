@@ -36,18 +36,18 @@ TUNED: dict[str, Any] = {"head": "tuned", "base": SGD | {"steps": 5, "batch_size
 RELEASED = {"class_priors": "released"}
 WEIGHTS = [1, 0.5, 0.25]
 FILE = {"init": "file", "init_file": "{dataset}/{backbone}.npz"}
-BUDGET = "takes a share of a privacy budget, but head nonprivate has no budget; write l2 or none"
-NO_LIST = "write a list of two or more values, or low and high"
+BUDGET = "takes a share of a privacy budget, but head nonprivate has no budget; use l2 or none"
+NO_LIST = "must be a list of two or more values, or low and high"
 # Options that every head refuses, and a part of each error.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"head": "tuned"}, "base: missing; add this key"),
     ({"head": "fine_tune"}, "tune: missing; add this key"),
     (SGD | {"unknown": 1}, "unknown: unknown key"),
-    (SGD | {"batch_size": 0}, "batch_size: 0: write a number of 1 or more"),
-    (SGD | {"epochs": 1, "steps": 7}, "epochs 1 and steps 7: write only one of them"),
+    (SGD | {"batch_size": 0}, "batch_size: 0: must be a number of 1 or more"),
+    (SGD | {"epochs": 1, "steps": 7}, "epochs 1 and steps 7: set only one of them"),
     (SGD | {"shuffle": True}, "shuffle: not available, because batches are Poisson samples"),
-    (SGD | {"init": "file"}, "init file with init_file None: write both"),
-    (SGD | {"init_file": "a"}, "init torch with init_file a: write both"),
+    (SGD | {"init": "file"}, "init file with init_file None: set both"),
+    (SGD | {"init_file": "a"}, "init torch with init_file a: set both"),
     (SGD | {"init_scale": 2}, "init_scale 2 has no effect with init torch"),
     (SGD | {"warmup": 0.1}, "warmup 0.1 has no effect with schedule constant"),
     (SGD | {"ema_decay": 0.9}, "ema_decay 0.9 has no effect with average last"),
@@ -60,14 +60,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (MOMENTUM | {"normalize": "layer_norm"}, "normalize: layer_norm needs a learning_rate"),
     ({"head": "nonprivate", "normalize": "centred"}, f"centred {BUDGET}"),
     ({"head": "nonprivate", "normalize": "whitened"}, f"whitened {BUDGET}"),
-    ({"head": "nonprivate", "penalties": [0, 1]}, "penalty 0.0: write a positive number"),
+    ({"head": "nonprivate", "penalties": [0, 1]}, "penalty 0.0: must be a positive number"),
     ({"head": "nonprivate", "penalties": [1, 1]}, "penalty 1.0 appears twice in the list"),
-    ({"head": "nonprivate", "penalties": [math.inf]}, "inf: write a finite number"),
-    ({"head": "nonprivate", "penalties": []}, "write a list or mapping with 1 or more entries"),
+    ({"head": "nonprivate", "penalties": [math.inf]}, "inf: must be a finite number"),
+    ({"head": "nonprivate", "penalties": []}, "must be a list or mapping with 1 or more entries"),
     (TUNED | {"base": {"head": "auto"}}, "base: head auto chooses its own options"),
     (TUNED | {"base": {"head": "nonprivate"}}, "base: head nonprivate cannot be tuned"),
     (TUNED | {"base": {"head": "tuned"}}, "base.base: missing"),
-    (TUNED | {"search": {}}, "search: {}: write one option or more, or leave search out"),
+    (TUNED | {"search": {}}, "search: {}: set one option or more, or leave search out"),
     (TUNED | {"search": {"nothing": [1, 2]}}, "search.nothing: not an option of head sgd"),
     (TUNED | {"search": {"learning_rate": [0.1]}}, f"search.learning_rate: [0.1]: {NO_LIST}"),
     (TUNED | {"search": {"learning_rate": []}}, f"search.learning_rate: []: {NO_LIST}"),
@@ -81,7 +81,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         TUNED | {"search": {name: [*range(1, 66)] for name in ("learning_rate", "max_grad_norm")}},
         "search: 4225 combinations of values",  # 65 x 65
     ),
-    (TUNED | {"trials": 1}, "trials: 1: write a number above 1"),
+    (TUNED | {"trials": 1}, "trials: 1: must be a number above 1"),
     (TUNED | {"normalize": "l2"}, "normalize: is an option of the base; move it there"),
 ]
 
@@ -193,7 +193,7 @@ def test_groups_divide_the_features(normalize: dict[str, Any], key: str) -> None
     method = method_options(MOMENTUM | {"learning_rate": 1, "normalize": normalize})
     assert dimension_fault(method, 54) is None
     said = dimension_fault(method, 1280)
-    assert said == f"normalize.{key} does not divide 1280, the number of features; write a " + (
+    assert said == f"normalize.{key} does not divide 1280, the number of features; choose a " + (
         "divisor of 1280"
     )
 

@@ -258,7 +258,7 @@ def test_noise_below_zero_is_no_deviation() -> None:
 
 
 def test_channels_must_divide_the_dimension() -> None:
-    with pytest.raises(DataError, match="3 channels do not divide the dimension 10; write"):
+    with pytest.raises(DataError, match="3 channels do not divide the dimension 10; choose"):
         released(torch.ones(4, 10), noise=1.0)
 
 

@@ -96,7 +96,7 @@ def test_a_share_of_the_lead_and_an_accuracy_are_each_other_s_inverse(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ceiling": 82.0}, r"ceiling 82: outside 0\.25 .* to 1; write .* as a fraction"),
+        ({"ceiling": 82.0}, r"ceiling 82: outside 0\.25 .* to 1; give .* as a fraction"),
         ({"ceiling": 0.25}, r"ceiling 0\.25: outside 0\.25"),
         ({"ceiling": 0.5, "majority": 0.6}, r"ceiling 0\.5: outside 0\.6 \(majority-class"),
         ({"ceiling": 0.6, "majority": 0.6}, r"ceiling 0\.6: outside 0\.6"),
@@ -131,8 +131,8 @@ def test_what_is_needed_is_measured_from_the_majority_class(n: int, majority: fl
         (1 / 30_000, None),
         (1e-4, "is 0.3 * 1/n (n = 3000"),
         (1 / 3000, "is 1/n (n = 3000"),
-        (1 / 2999, "Write a smaller --delta."),
-        (0.01, "No result with this delta may be released. Write a smaller --delta."),
+        (1 / 2999, "Choose a smaller --delta."),
+        (0.01, "No result with this delta may be released. Choose a smaller --delta."),
     ],
 )
 def test_a_delta_above_a_tenth_of_one_over_n_is_warned_of(delta: float, words: str | None) -> None:
@@ -141,7 +141,7 @@ def test_a_delta_above_a_tenth_of_one_over_n_is_warned_of(delta: float, words: s
     for warning in warnings:
         assert words is not None
         assert words in warning
-        assert ("Write a smaller" in warning) == (delta > 1 / SETTING.n), "allowed at 1/n itself"
+        assert ("Choose a smaller" in warning) == (delta > 1 / SETTING.n), "allowed at 1/n itself"
 
 
 @pytest.mark.parametrize(("ceiling", "majority"), [(None, None), (0.82, 0.4)])

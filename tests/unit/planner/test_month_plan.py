@@ -29,7 +29,7 @@ def test_each_way_has_its_noise_and_all_units_so_far() -> None:
 
 @pytest.mark.parametrize("months", [1, 0, 121])
 def test_a_horizon_of_months_that_cannot_be_is_refused(months: int) -> None:
-    with pytest.raises(ConfigError, match=f"months {months}: write a number from 2 to 120"):
+    with pytest.raises(ConfigError, match=f"months {months}: must be a number from 2 to 120"):
         plan_months(SETTING, months)
 
 

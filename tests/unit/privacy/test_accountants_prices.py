@@ -79,7 +79,7 @@ def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
 
 
 def test_an_accountant_that_cannot_price_is_refused_by_name() -> None:
-    with pytest.raises(PrivacyError, match=f"'gdp': write one of {', '.join(ACCOUNTANTS)}"):
+    with pytest.raises(PrivacyError, match=f"'gdp': choose one of {', '.join(ACCOUNTANTS)}"):
         compute_epsilon(WHOLE, DELTA, "gdp")
     with pytest.raises(PrivacyError, match="mechanism 'g' samples its rows.* write 'pld'"):
         compute_epsilon([*WHOLE, *SAMPLED], DELTA, "gaussian")

@@ -53,7 +53,7 @@ def test_an_epsilon_has_one_spelling_however_it_is_written(value: Any, token: st
 )
 def test_what_is_no_epsilon_is_refused_by_its_spelling(value: Any) -> None:
     """float() reads 1e999 as infinity, which would mean no privacy at all."""
-    with pytest.raises(ValueError, match="write a positive number or inf") as error:
+    with pytest.raises(ValueError, match="must be a positive number or inf") as error:
         epsilon_token(value)
     assert str(error.value).startswith(f"{value!r:.100}")
 
@@ -100,7 +100,7 @@ def test_a_delta_above_one_over_n_is_a_fault_unless_the_study_allows_it(
         plain, optional = faults[:2]
         assert plain is not None
         assert optional is not None
-        assert plain.endswith("; write a smaller delta"), "a release has no such option"
+        assert plain.endswith("; set a smaller delta"), "a release has no such option"
         assert "`allow_delta_above_one_over_n: true`" in optional
         assert f"1/n = {1 / n:.3g} (n = {n} training rows)" in plain
         assert f"delta {delta:g}" in plain

@@ -242,11 +242,11 @@ def test_shares_of_the_honest_are_never_short() -> None:
     ("call", "message"),
     [
         *(
-            (partial(split_noise, 100.0, parties, colluders), r"honest; write 0 to -?\d+ ")
+            (partial(split_noise, 100.0, parties, colluders), r"honest; use 0 to -?\d+ ")
             for parties, colluders in ((3, 3), (3, -1), (2, 5), (0, 0))
         ),
         *(
-            (partial(split_noise, deviation, 3, 1), "write an epsilon")
+            (partial(split_noise, deviation, 3, 1), "choose an epsilon")
             for deviation in (0.0, -1.0, math.inf, math.nan, 2.0**49)
         ),
         (partial(split_noise, 15.9 * 2, 5, 1), r"share .* is 15\.9 steps .* smaller epsilon"),

@@ -154,11 +154,11 @@ def test_what_may_not_be_released_together_is_refused() -> None:
             partial(releases, private, entropy=SystemEntropy(), observer=observer),
             "an audit reads sums without noise",
         ),
-        (partial(of_sites.open_keystream, 1, "sampling"), "is each site's, not the fit's"),
+        (partial(of_sites.open_keystream, 1, "sampling"), "is drawn by each site, not by the fit"),
         (partial(of_sites.make_noise, "a", 3), "not for sums of several sites"),
         (
             partial(releases(loud).release_gaussian, "a", zero(2, 3, step=2.0**-9)),
-            "exceeds the limit of exact sums; write a larger epsilon",
+            "exceeds the limit of exact sums; set a larger epsilon",
         ),
     ]
     for call, message in refused:

@@ -234,7 +234,7 @@ def test_sums_that_leave_int64_are_refused(cohorts: int) -> None:
 
 
 def test_a_horizon_is_a_number_of_cohorts_and_ends() -> None:
-    with pytest.raises(ConfigError, match="horizon 1: write a number of cohorts from 2 to 120"):
+    with pytest.raises(ConfigError, match="horizon 1: must be a number of cohorts from 2 to 120"):
         Factorisation.make(1)
     _, kept, _ = run_chain(Factorisation.make(2), [torch.zeros(1).double()] * 2)
     with pytest.raises(PrivacyError, match="cohort 3: epsilon covers only 2"):

@@ -149,7 +149,7 @@ def test_a_folder_that_is_no_bundle_is_told_in_a_line(
             for each in ("a", "0.3", "=0.3", "a=", "a=0,3")
         ),
         ("--prevalence a", ("--prevalence a", "CLASS=VALUE")),
-        ("--prevalence a=0.1 --prevalence estimate", ("--prevalence estimate", "alone")),
+        ("--prevalence a=0.1 --prevalence estimate", ("--prevalence estimate", "pass no other")),
         ("--threshold a=0.1 --threshold a=0.2", ("--threshold a=0.2",)),
         ("--monitor-report r.json", ("--monitor-report", "need --monitor")),
         ("--monitor-groups g.csv", ("--monitor-groups", "need --monitor")),

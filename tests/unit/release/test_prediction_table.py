@@ -183,8 +183,8 @@ def test_an_output_is_a_new_table_outside_of_bundles_and_inputs(tmp_path: Path) 
     for name, said in {
         "out.csv": "is one of the inputs",
         "alias.csv": "is one of the inputs",
-        "new.txt": "write a name that ends in .csv or .parquet",
-        "new": "write a name that ends in",
+        "new.txt": "use a name that ends in .csv or .parquet",
+        "new": "use a name that ends in",
         "folder.csv": "a folder; name a file",
         "bundle/new.csv": "is a bundle, which must not change",
         "link/new.csv": "is a bundle",

@@ -76,10 +76,10 @@ def test_it_prints_json_and_draws(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--at", "0.1"), "risk: write advantage, such as"),
+        (("--at", "0.1"), "risk: set advantage, such as"),
         (("--epsilon", "-1"), "epsilon -1: outside"),
         (("--n", "2"), "n 2: fewer than the 4 classes"),
-        (("--figure", "plan.pdf"), "plan.pdf: write a name that ends in .svg or .png"),
+        (("--figure", "plan.pdf"), "plan.pdf: use a name that ends in .svg or .png"),
         (("--months", "0"), "months 0"),
         (("--majority", "0.9", "--ceiling", "0.8"), "0.9"),
     ],

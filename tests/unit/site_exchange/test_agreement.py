@@ -69,7 +69,7 @@ def test_an_offer_of_possible_values_is_read(tmp_path: Path, changes: dict[str, 
         ({"key": "ab" * 31}, "key: 'ab"),
         ({"key": "ab" * 32 + "\n"}, "key: 'ab"),
         ({"terms": []}, "terms: [] instead of a mapping"),
-        ({"site": 3}, "site: 3 instead of a text"),
+        ({"site": 3}, "site: 3 instead of a string"),
         ({"site": "east"}, "not an offer of site north"),
         ({"format": "offer"}, "format: 'offer' instead of 'dpprobe-site-offer'"),
         ({"format_version": 2}, "of version 2, newer than this dpprobe's 1"),
@@ -143,7 +143,7 @@ def test_terms_that_differ_or_are_missing_are_named(
 ) -> None:
     offers = [make_offer(f"s{place}", terms=each) for place, each in enumerate(terms, start=1)]
     for ordered in (offers, offers[::-1]):
-        with pytest.raises(PrivacyError, match=f"^sites {pair} have another {named}: all sites"):
+        with pytest.raises(PrivacyError, match=f"^sites {pair} differ in {named}: all sites"):
             Agreement.make(ordered)
 
 

@@ -594,8 +594,8 @@ def test_a_secret_is_read_as_it_was_written_down(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "fault"),
     [
-        ({"noise": "00" * 31, "key": KEY}, "its noise key is cut short"),
-        ({"noise": "00" * 33, "key": KEY}, "its noise key is cut short"),
+        ({"noise": "00" * 31, "key": KEY}, "its noise key is truncated"),
+        ({"noise": "00" * 33, "key": KEY}, "its noise key is truncated"),
         ({"noise": NOISE}, "'key'"),
         ({"key": KEY}, "'noise'"),
         ({"noise": NOISE, "key": KEY[2:]}, "32 bytes"),

@@ -354,9 +354,9 @@ def test_what_only_a_person_knows_is_asked_for_with_the_steps(name: str) -> None
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("cifar_10", "write cifar10 or cifar100"),
-        ("???", f"write one of: {', '.join(NAMES)}"),
-        (5, f"write one of: {', '.join(NAMES)}"),
+        ("cifar_10", "choose cifar10 or cifar100"),
+        ("???", f"choose one of: {', '.join(NAMES)}"),
+        (5, f"choose one of: {', '.join(NAMES)}"),
     ],
 )
 def test_an_unknown_name_is_answered_with_names_that_are_known(name: Any, remedy: str) -> None:

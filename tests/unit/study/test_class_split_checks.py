@@ -179,7 +179,9 @@ def test_a_class_without_training_units_is_always_refused(made: Path) -> None:
         ]
         # fewer than 5 test units cause a warning, 5 do not
         (few,) = warnings
-        assert few.startswith("1 class has fewer than 5 test patients, too few to tell anything: ")
+        assert few.startswith(
+            "1 class has fewer than 5 test patients, too few for any conclusion: "
+        )
         assert ": b (9 train, 4 test). " in few
 
 
@@ -197,33 +199,33 @@ FOLDER = {
         (
             {},
             "patient",
-            "split it yourself (`split_column` or `test`), or merge it with another "
-            "(for benchmarks alone, `split_by: class` or another `split_seed`: the choice",
+            "split it yourself (`split_column` or `test`), or merge it with another (only for "
+            "benchmarks, `split_by: class` or another `split_seed`: the choice",
         ),
         (
             OF_IMAGES,
             "image",
-            "or merge it with another (for benchmarks alone, another "
-            "`split_seed`: the choice tells of labels)",
+            "or merge it with another (only for benchmarks, another `split_seed`: the choice "
+            "reveals labels)",
         ),
         (
             FOLDER,
             "image",
-            "split it yourself (folders `train` and `test`), or merge it with "
-            "another (for benchmarks alone, another `split_seed`",
+            "split it yourself (folders `train` and `test`), or merge it with another (only for "
+            "benchmarks, another `split_seed`",
         ),
         (
             THREE,
             "patient",
             "or merge it with another, or write `missing_classes: warn` to leave "
-            "it out of the metric (for benchmarks",
+            "it out of the metric (only for benchmarks",
         ),
-        (THREE | {"missing_classes": "warn"}, "patient", "or merge it with another (for"),
+        (THREE | {"missing_classes": "warn"}, "patient", "or merge it with another (only"),
         (
             LABELS,
             "patient",
-            "or write `missing_classes: warn` to leave it out of the metric (for "
-            "benchmarks alone, another `split_seed`: the choice",
+            "or write `missing_classes: warn` to leave it out of the metric (only for benchmarks, "
+            "another `split_seed`: the choice",
         ),
     ],
 )
@@ -264,7 +266,7 @@ def test_a_release_never_gets_a_choice_of_split_that_tells_of_labels(
     made: Path, released: str | None
 ) -> None:
     (line,) = told(made, tested=UNTESTED, released=released)
-    assert ("the choice tells of labels" in line) == (released is None)
+    assert ("the choice reveals labels" in line) == (released is None)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +274,7 @@ def test_a_release_never_gets_a_choice_of_split_that_tells_of_labels(
     [
         (
             ["-1"],
-            "200 rows have labels that are no class: '-1' (a.csv line 2); -1 often marks hidden",
+            "200 rows have labels that match no class: '-1' (a.csv line 2); -1 often marks hidden",
         ),
         (
             ["0=benign", "1=malignant"],

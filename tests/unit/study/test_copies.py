@@ -75,10 +75,10 @@ def test_a_study_without_copies_does_not_mention_them() -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"datasets": {"cifar11": {}}}, "copies.datasets: cifar11: catalog: no dataset 'cifar11'"),
-    ({"backbones": {"vit": {}}}, "copies.backbones: vit: catalog: no backbone 'vit'; write vit_"),
+    ({"backbones": {"vit": {}}}, "copies.backbones: vit: catalog: no backbone 'vit'; choose vit_"),
     ({"backbones": {"vit_b16": {"catalog": "vit_l16"}}}, "copies.backbones: vit_b16: catalog: the"),
     ({"weights": {}}, "copies.weights: unknown key"),
-    ({"datasets": {"cifar10": "data"}}, "copies.datasets.cifar10: 'data': write a mapping"),
+    ({"datasets": {"cifar10": "data"}}, "copies.datasets.cifar10: 'data': must be a mapping"),
     ({"datasets": {"cifar10": {"delta": 0.1}}}, "copies.datasets: cifar10: delta: only a study"),
     ({"datasets": {"mnist": {"expect": {}}}}, "copies.datasets: mnist: expect: only a study"),
     ({"datasets": {"cifar10": {"source": "parquet"}}}, "datasets.mine.train: missing"),

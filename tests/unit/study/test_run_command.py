@@ -191,7 +191,7 @@ def test_a_profile_is_the_clone_s_and_says_where_the_next_command_runs(
         ("--configfile mine.yam", "mine.yam: no such file; correct it, as in mine.yaml"),
         ("--configfile other.yml", "other.yml: no such file; correct it, as in config/other.yml"),
         ("-n --configfile mine.yaml heads", "heads: no such file; correct it (targets stand"),
-        ("--configfile folder", "--configfile folder: a folder; write the file of a study"),
+        ("--configfile folder", "--configfile folder: a folder; name the file of a study"),
         ("--configfile wrong.yaml", "wrong.yaml:2:9: not YAML"),
     ],
 )

@@ -227,14 +227,14 @@ OVERWRITTEN = "files written there would lie in images, where dataset "
 # The start of each line that is printed about a study above: errors begin with `config: `, others
 # are warnings. The other studies cause no line.
 SAID: dict[str, list[str]] = {
-    "delta 0.1": [f"config: delta on datasets.digits: {ABOVE}; write a smaller delta, or `allow_"],
+    "delta 0.1": [f"config: delta on datasets.digits: {ABOVE}; set a smaller delta, or `allow_"],
     "delta 1/n": [ONE_OVER_N],
     "just above": ["config: delta on datasets.digits: delta 0.0007 is above 1/n = 0.000695"],
     "delta 0.99/n": ["on average 0.99 rows of 1438. Prefer 1e-05"],
     "delta 0.11/n": ["on average 0.11 rows of 1438. Prefer 1e-05"],
     "allowed": [f"datasets.digits: {ABOVE}{NOT_RELEASED}"],
     "allowed 1/n": [ONE_OVER_N],
-    "own delta": [f"config: datasets.digits: {ABOVE}; write"],
+    "own delta": [f"config: datasets.digits: {ABOVE}; set"],
     "own delta, allowed": [f"datasets.digits: {ABOVE}{NOT_RELEASED}"],
     "the dataset's metric": [
         "config: releases.r0: evaluate: tables show macro_accuracy of digits, but the release "
@@ -248,7 +248,7 @@ SAID: dict[str, list[str]] = {
         "releases.r0: epsilon 7.5 is not in `epsilons`",
         "releases.r1: epsilon advantage 0.1 is not in `epsilons`",
     ],
-    "limit": ["config: releases.r1: epsilon 3 is above privacy.max_epsilon 2 of digits; write"],
+    "limit": ["config: releases.r1: epsilon 3 is above privacy.max_epsilon 2 of digits; set"],
     "splits": ["config: releases.r0: dataset digits: split_by: class chooses test rows by their"],
     "of parts": ["config: releases.r0: dataset digits: subsample: per_class ranks the units of a"],
     "same images": [
@@ -261,9 +261,9 @@ SAID: dict[str, list[str]] = {
     "same as none": ["config: releases.r0: dataset digits: same_units_as: none: write the name of"],
     "a release's delta": ["releases.r1: delta 0.000356633 is 0.5 * 1/n (n = 1402 training rows)"],
     "a release's delta is its dataset's": ["datasets.digits: delta 0.000356633 is 0.5 * 1/n"],
-    "a release's delta above 1/n": [f"config: releases.r0: {ABOVE_BY_ID}; write a smaller delta"],
+    "a release's delta above 1/n": [f"config: releases.r0: {ABOVE_BY_ID}; set a smaller delta"],
     "allowed, a release": [f"datasets.digits: {ABOVE_BY_ID}{NOT_RELEASED}"],
-    "allowed, no release": [f"config: releases.r0: {ABOVE_BY_ID}; write a smaller delta"],
+    "allowed, no release": [f"config: releases.r0: {ABOVE_BY_ID}; set a smaller delta"],
     **{
         f"allowed, {limit}": [
             f"config: releases.r0: privacy.{limit} of digits uses the dataset's delta: "
@@ -293,7 +293,7 @@ SAID: dict[str, list[str]] = {
         "config: methods.float on datasets.digits: the rows have several labels",
         "config: releases.r0: method exact: it takes one label per row; write `loss: sigmoid`",
     ],
-    "texts": ["backbones.siglip: ViT-B-16-SigLIP needs the package transformers to read text"],
+    "texts": ["backbones.siglip: reading text with ViT-B-16-SigLIP needs the package transformers"],
     "sizes": [
         "config: datasets.digits: expect.train: 1, but there are 1438 train rows; complete the",
         "config: datasets.digits: expect.test: 2, but there are 359 test rows; complete the source",
@@ -312,14 +312,14 @@ SAID: dict[str, list[str]] = {
         "config: public_datasets.other: it has the images of the private dataset digits, even if",
         "config: public_datasets.other: expect.test: 3, but there are 359 test rows",
     ],
-    "shards": ["config: features.shards: 360 is above the 359 test rows of digits; write at most"],
+    "shards": ["config: features.shards: 360 is above the 359 test rows of digits; use at most"],
     "many shards": [
-        "config: features.shards: 1439 is above the 1438 train rows of digits; write at most 1438",
-        "config: features.shards: 1439 is above the 359 test rows of digits; write at most 359",
+        "config: features.shards: 1439 is above the 1438 train rows of digits; use at most 1438",
+        "config: features.shards: 1439 is above the 359 test rows of digits; use at most 359",
     ],
     "patients": [
         "datasets.p: unit: image, and patients may have several: patients have no guarantee; write",
-        f"datasets.p: {FEW_TESTED}patients, too few to tell anything: a (7 train, 3 test), b (7",
+        f"datasets.p: {FEW_TESTED}patients, too few for any conclusion: a (7 train, 3 test), b (7",
     ],
     "few images of patients": [
         "for a patient with 2 images the epsilon is 2.302 in place of 1, 1.361 in place of "
@@ -332,7 +332,7 @@ SAID: dict[str, list[str]] = {
     ],
     "units of a part": [FEW_TESTED],
     "Opacus": ["config: methods.theirs on datasets.p: engine opacus clips gradients of images"],
-    "one folder": ["config: results_dir: same: it is the data_dir too; write two folders"],
+    "one folder": ["config: results_dir: same: it is also the data_dir; choose two folders"],
     "results of images": [f"config: results_dir: images/out: {OVERWRITTEN}scans looks for images"],
     "tables of images": [f"config: data_dir: images: {OVERWRITTEN}scans looks for images"],
     "tables below": [f"config: data_dir: images/a: {OVERWRITTEN}scans looks for images"],
@@ -342,15 +342,15 @@ SAID: dict[str, list[str]] = {
     "downloads": ["config: results_dir: out/downloads: in out/downloads, where downloads go"],
     "results of cells": [
         "config: results_dir: results/cells: cells is a name that the default study writes in "
-        "results; write another, such as results/cells_study"
+        "results; choose another, such as results/cells_study"
     ],
     "results of releases": ["config: results_dir: results/mine/releases: releases is a name that"],
     **{
         name: [f"datasets.scans: {FEW_TESTED}images"]
         for name in ("results beside", "mine", "elsewhere", "data below", "a name", "tables beside")
     },
-    "a file": ["config: data_dir: tables/a.csv/b: FOLDER/tables/a.csv is not a folder; write"],
-    "a long name": ["a...: this name is too long; write a shorter one"],
+    "a file": ["config: data_dir: tables/a.csv/b: FOLDER/tables/a.csv is not a folder; choose"],
+    "a long name": ["a...: this name is too long; choose a shorter one"],
     "tables in the way": [f"config: data_dir: .: {OVERWRITTEN}images looks for images"],
     "public tables in the way": [f"config: data_dir: .: {OVERWRITTEN}scans looks for images"],
     "results of public tables": ["config: results_dir: out/other/a: in out/other, where the split"],

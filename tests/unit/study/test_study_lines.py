@@ -58,7 +58,7 @@ TYPED = {"seeds": 0, "methods": {"sgd": {"steps": [1]}}, "datasets": {"scans": 5
 # LAST_TEXT if LAST_TEXT has the key too.
 PLACES: list[tuple[str, str, str | None]] = [
     ("study: 'study' is every unnamed study's name", "study: digits", None),
-    ("datasets.digits.name: 5: write a", "  digits: {source", None),
+    ("datasets.digits.name: 5: must be a", "  digits: {source", None),
     ("datasets.digits: sklearn: unknown", "  digits: {source", None),
     ("datasets: digits: unknown", "  digits: {source", None),
     # a missing key is reported at its block, another key at its own line, even if not named
@@ -66,28 +66,28 @@ PLACES: list[tuple[str, str, str | None]] = [
     ("datasets.scans.path: missing", "    path:", None),
     ("datasets.scans: path: no such folder", "    path:", None),
     ("datasets.scans: path images/scans is no folder", "    path:", None),
-    ("datasets.scans: images/scans: no such folder; write another", "    path:", None),
+    ("datasets.scans: images/scans: no such folder; choose another", "    path:", None),
     ("datasets.scans: images: no", "  scans:", None),
     # names with dots and spaces, one of which begins with the other
     ("datasets.scans.subsample: 3: too many", "    subsample:", None),
     ("datasets.scans.subsample.fractions.Class A: 7", "Class A: 0.5", None),
     ("datasets.scans.subsample.fractions.Class A.1: 7: write", '"Class A.1": 0.5', None),
     ("datasets.scans.subsample.fractions.Class: 7", "        Class: 0.5", None),
-    ("datasets.scans.subsample.fractions.3: 7: write a number", "        3: 0.5", None),
+    ("datasets.scans.subsample.fractions.3: 7: must be a number", "        3: 0.5", None),
     # keys of a method, and of a list in the method
-    ("methods.sgd.steps: 0: write a number", '"steps": 3', "sgd: {steps"),
+    ("methods.sgd.steps: 0: must be a number", '"steps": 3', "sgd: {steps"),
     ("methods.sgd on datasets.digits: steps: too many", '"steps": 3', "sgd: {steps"),
     ("methods.sgd on datasets.digits, which has patients", "  sgd:", "sgd: {steps"),
     ("methods.sgd.init_scale: unknown key", "  sgd:", "sgd: {steps"),
     ("methods.sgd: init_scale 0.1 has no effect", "  sgd:", "sgd: {steps"),
     ("methods.sgd: init zero", "    init: zero", None),
-    ("methods.sgd.search.0.steps: 0: write a number", "{steps: 1}", None),
+    ("methods.sgd.search.0.steps: 0: must be a number", "{steps: 1}", None),
     ("methods.sgd.search.1.epochs: 0: write", "      epochs: 1", None),
     ("methods.sgd.search.2.epochs: 0: write", "    search:", None),
     ("methods.new.steps: 0", "methods: &methods", "new: {steps: 4}"),
     # merged keys are reported where they are written
     ("methods.merged.head: 'x': write", "    head: newton", None),
-    ("methods.merged.steps: 0: write a number", "    steps: 5}", None),
+    ("methods.merged.steps: 0: must be a number", "    steps: 5}", None),
     ("methods.both.steps: 1", "    steps: 5}", None),
     ("methods.both.epochs: 2", "{epochs: 1}", None),
     ("methods.both.head: 3", "  copy: &copy", None),
@@ -150,12 +150,12 @@ def test_what_no_line_has_is_of_all_files(files: tuple[Path, Path], said: str) -
     ("said", "typed"),
     [
         ("seeds: 0: write", True),
-        ("methods.sgd.steps: 0: write a number", True),
+        ("methods.sgd.steps: 0: must be a number", True),
         ("methods.sgd.init_scale: unknown key", True),
         ("methods.sgd.init: x", False),
         ("methods.new.steps: 0", True),
         ("datasets.scans.path: missing", True),
-        ("datasets.digits.name: 5: write a", False),
+        ("datasets.digits.name: 5: must be a", False),
         ("epsilons: 2", False),
     ],
 )
@@ -184,8 +184,8 @@ def test_errors_of_a_block_name_their_lines(
     with pytest.raises(ConfigError) as caught, lines.name_lines():
         load_study(wrong)
     assert sorted(str(caught.value).splitlines()) == [
-        "study.yaml:1: seeds: 0: write a number of 1 or more",
-        "study.yaml:5: methods.sgd.steps: -1: write a number of 1 or more",
+        "study.yaml:1: seeds: 0: must be a number of 1 or more",
+        "study.yaml:5: methods.sgd.steps: -1: must be a number of 1 or more",
     ]
     with pytest.raises(ConfigError, match=r"^study\.yaml:4: .*methods\.sgd"), lines.name_lines():
         raise ConfigError("config: methods.sgd: head sgd takes none")

@@ -44,7 +44,7 @@ REFUSED: list[tuple[str | bytes, str, str]] = [
         "a0: &a0 {k: 1}\n"
         + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 13)),
         "",
-        "`<<` merges more than 100,000 keys; write fewer",
+        "`<<` merges more than 100,000 keys; use fewer",
     ),
     ("a: &a {<<: *a}\n", "", "`<<` merges more than"),
     ("a: 2020-13-45\n", "", "month must be in 1..12"),

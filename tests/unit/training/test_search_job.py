@@ -311,7 +311,7 @@ def test_several_labels_a_row_are_scored_by_auc_if_there_is_one(run: Run) -> Non
     assert record.metric == "auc"
     assert 0.5 < (record.best.score or 0) <= 1
     write_features(run.folder, several=True, constant=True)
-    with pytest.raises(DataError, match="write a larger search.held_out"):
+    with pytest.raises(DataError, match="set a larger search.held_out"):
         run.search(searched(2, loss="sigmoid", search={"space": SPACE, "held_out": 0.01}))
 
 

@@ -142,7 +142,7 @@ def test_plans_of_a_newer_dpprobe_of_no_unit_or_of_a_failure(
     opened: Callable[..., OpenedJob], tmp_path: Path
 ) -> None:
     edit(tmp_path, lambda record: record["methods"]["full"]["plan"].update(unit="x"))
-    with pytest.raises(PrivacyError, match="unit 'x'; write one of image, patient"):
+    with pytest.raises(PrivacyError, match="unit 'x'; choose one of image, patient"):
         opened()
     edit(tmp_path, lambda record: record["methods"].update(full={"error": "too few"}))
     job = opened()

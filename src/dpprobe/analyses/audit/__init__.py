@@ -67,7 +67,7 @@ def audit_faults(study: Study, audit: AuditOptions) -> Iterator[str]:
             "{}` to attack these heads too"
         )
     elif not list_audited(study):
-        yield "no cell of the study has these methods and epsilons; write other values"
+        yield "no cell of the study has these methods and epsilons; choose other values"
 
 
 def list_attacked(study: Study, dataset: str) -> list[str]:

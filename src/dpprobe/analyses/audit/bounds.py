@@ -72,7 +72,7 @@ def epsilon_lower_bound(
         raise ConfigError(f"delta {delta!r}: must be 0 or more and below 1")
     _check_confidence(confidence)
     if group < 1:
-        raise ConfigError(f"group {group!r} of an audit: write 1 or more canaries")
+        raise ConfigError(f"group {group!r} of an audit: use 1 or more canaries")
     inside, outside = _read_scores("scores_in", scores_in), _read_scores("scores_out", scores_out)
     true, false = _bound_rates(inside, outside, 1 - confidence)
     likely = np.concatenate([true, 1 - false])
@@ -101,7 +101,7 @@ def accuracy_lower_bound(correct: int, runs: int, confidence: float) -> float:
     _check_confidence(confidence)
     if not 0 <= correct <= runs or runs < 1:
         raise DataError(
-            f"{correct} of {runs} runs were right: write whole numbers, with at least one run"
+            f"{correct} of {runs} runs were right: pass whole numbers, with at least one run"
         )
     return _share_below(correct, runs, 1 - confidence)
 

@@ -45,7 +45,7 @@ class MembershipOptions(Options):
         if self.targets is not None and self.targets > self.shadows:
             raise ValueError(
                 f"targets: {self.targets} heads to attack, but only {self.shadows} shadows are "
-                f"trained; write at most {self.shadows}"
+                f"trained; use at most {self.shadows}"
             )
         return self
 
@@ -91,6 +91,6 @@ class AuditOptions(Options):
             fewest = math.floor(math.log(1 - self.confidence) / math.log(0.5)) + 1
             raise ValueError(
                 f"runs: {self.runs} runs are too few to refute a claim at confidence "
-                f"{self.confidence:g}, even if every guess is right; write {fewest} or more"
+                f"{self.confidence:g}, even if every guess is right; use {fewest} or more"
             )
         return self

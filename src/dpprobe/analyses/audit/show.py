@@ -164,7 +164,7 @@ def _claim_line(axes: Axes, claims: Sequence[float], limits: tuple[float, float]
 def _make_handles(looks: dict[str, style.Look]) -> list[Line2D]:
     dots = [(method, colour, marker) for method, (colour, (_, marker)) in looks.items()]
     return [
-        *style.make_dot_handles([*dots, ("0, or near it", style.NEUTRAL, "v")]),
+        *style.make_dot_handles([*dots, ("0 or close to 0", style.NEUTRAL, "v")]),
         Line2D([], [], color=style.NEUTRAL, linewidth=1.2, label="the claim"),
     ]
 

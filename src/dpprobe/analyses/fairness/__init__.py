@@ -79,10 +79,10 @@ def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
         few = ", ".join(at_infinity) or "none"
         yield (
             f"reference: no cell trains {fairness.reference} without privacy; add inf to "
-            f"epsilons, or write a method with a cell at inf: {few}"
+            f"epsilons, or name a method with a cell at inf: {few}"
         )
     if not fairness_cells(study):
-        yield "no cell of the study has these methods and epsilons; write other values"
+        yield "no cell of the study has these methods and epsilons; choose other values"
     pairs = [(group_name(first), group_name(second)) for first, second in fairness.pairs]
     yield from find_group_faults(study, fairness.groups or (), list(itertools.chain(*pairs)))
     by_dataset = _name_groups(study)
@@ -95,11 +95,11 @@ def fairness_faults(study: Study, fairness: FairnessOptions) -> Iterator[str]:
         elif frozenset((first, second)) in seen:
             yield f"{pair} appears twice; remove one"
         elif CLASSES in (first, second) and CLASSES not in columns:
-            yield f"{pair}: `class` is not a group column; write two group columns"
+            yield f"{pair}: `class` is not a group column; use two group columns"
         elif {first, second} <= columns and not any(
             {first, second} <= each for each in by_dataset.values()
         ):
-            yield f"{pair}: no dataset has both columns; write two columns of one dataset"
+            yield f"{pair}: no dataset has both columns; use two columns of one dataset"
         seen.add(frozenset((first, second)))
 
 
@@ -127,7 +127,7 @@ def find_group_faults(
     for group in dict.fromkeys([*given, *paired]):
         if group not in columns and group != CLASSES:
             yield (
-                f"groups: {group} is not a group of any dataset; write some of "
+                f"groups: {group} is not a group of any dataset; choose from "
                 f"{', '.join(sorted(columns)) or CLASSES}"
             )
 

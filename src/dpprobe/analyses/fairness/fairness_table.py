@@ -63,10 +63,10 @@ RATE_TITLES = {
 BESIDE = ("recall", *PARITY_RATES)
 NOT_MEASURABLE = "not measurable"
 PARITY_NOTE = (
-    "Gaps in equalised odds and demographic parity are the largest of any label: in true-positive "
-    "or false-positive rates, and in the share of rows for which the label is predicted. If a "
-    "label is more frequent in one group, even a perfect head has a gap in demographic parity. A "
-    "head that always predicts the same has no gap."
+    "The gap in equalised odds is the largest gap of any label in true-positive or false-positive "
+    "rates. The gap in demographic parity is the largest gap of any label in the share of rows for "
+    "which the label is predicted. If a label is more frequent in one group, even a perfect head "
+    "has a gap in demographic parity. A head that always makes the same prediction has no gap."
 )
 BY_ACCURACY = (
     "The headline metric of these cells is macro accuracy. Groups are compared by accuracy "
@@ -273,8 +273,8 @@ def _write_notes(parts: Sequence[Subgroups]) -> list[str]:
         "Bold differences have an interval that excludes 0. Chance alone makes gaps too: one in "
         "twenty random splits into groups of these sizes has a gap above the gap by chance "
         "alone. Some of many intervals miss the true value: about 5 of 100 at 95%.",
-        f"A group is compared with {need.units} test {units}, {need.positives} with and "
-        f"{need.negatives} without a label, or more.",
+        f"A group is compared if it has at least {need.units} test {units}, {need.positives} with "
+        f"and {need.negatives} without a label.",
     ]
     if risks := explain_risks(cell.place for part in parts for cell in part.record.cells):
         notes.append(f"{risks}.")
@@ -412,10 +412,10 @@ def _left_out(records: Sequence[FairnessRecord]) -> Iterator[str]:
                 named = [f"{group} ({reason})" for group, reason in compared.left_out.items()]
                 if named:
                     title = METRIC_TITLES[metric]
-                    yield f"{attribute.attribute}, by {title} alone: {', '.join(named)}"
+                    yield f"{attribute.attribute}, only by {title}: {', '.join(named)}"
                 if 0 < len(compared.labels) < _count_countable(record):
                     labels = ", ".join(compared.labels)
-                    yield f"{attribute.attribute}, {METRIC_TITLES[metric]}: over {labels} alone"
+                    yield f"{attribute.attribute}, {METRIC_TITLES[metric]}: only over {labels}"
 
 
 def _count_countable(record: FairnessRecord) -> int:

@@ -129,8 +129,8 @@ def make_groupings(
             made.append(_of_column(rows, f"{first} x {second}", values, minimum))
     if not made:
         raise DataError(
-            f"fairness.groups: the test rows have no group column {' or '.join(names)}; write some "
-            f"of {', '.join(sorted({*columns, CLASSES}))}"
+            f"fairness.groups: the test rows have no group column {' or '.join(names)}; choose "
+            f"from {', '.join(sorted({*columns, CLASSES}))}"
         )
     return made
 

@@ -60,6 +60,7 @@ class FairnessOptions(Options):
     confidence: float = Field(0.95, ge=0.5, lt=1, description="Confidence level of the intervals.")
     reference: Name | None = Field(
         None,
-        description="The non-private method with whose gaps all gaps are compared. Without this "
-        "option: the non-private baseline, or in a study without a baseline each method at inf.",
+        description="The non-private method to whose gaps all other gaps are compared. Without "
+        "this option: the non-private baseline or, in a study without a baseline, each method at "
+        "inf.",
     )

@@ -165,7 +165,7 @@ def quality_figure(records: Sequence[FairnessRecord]) -> Figure:
         looks,
         draw_quality,
         title="gap between the best and the worst group against quality",
-        note="; at the ends of each line its ε",
+        note="; ε stands at the ends of each line",
         without=Line2D(
             [],
             [],

@@ -87,7 +87,7 @@ def list_faults(study: Study, options: GroupGradientsOptions) -> Iterator[str]:
         reasons = "; ".join(f"{name} ({reason})" for name, reason in list_skipped(study).items())
         yield f"no method clips gradients of examples: {reasons}; add one, such as momentum"
     elif not list_cells(study):
-        yield "no cell of the study has these methods and epsilons; write other values"
+        yield "no cell of the study has these methods and epsilons; choose other values"
     yield from find_group_faults(study, options.groups or ())
 
 

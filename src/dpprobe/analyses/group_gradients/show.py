@@ -30,12 +30,13 @@ from dpprobe.privacy.risk import budget_words
 from dpprobe.study.ablations import keep_unique
 
 NOTE = (
-    "Mean over seeds, and smallest to largest value of a seed. Norm: L2 norm of an example's "
-    "gradient at the final weights, before clipping. Longer than C: share of examples whose "
-    "gradient exceeds the method's `max_grad_norm`, in percent; at epsilon inf training clips "
-    "nothing. Alignment: cosine of the group's mean clipped gradient and the mean clipped gradient "
-    "of all examples; unclipped alignment: and the mean gradient of all examples. Not private, and "
-    "not for publication: gradients of private training examples, without noise."
+    "Mean over seeds, with the smallest and the largest value of any seed in brackets. Norm: L2 "
+    "norm of an example's gradient at the final weights, before clipping. Longer than C: share of "
+    "examples whose gradient exceeds the method's `max_grad_norm`, in percent; at epsilon inf "
+    "training clips nothing. Alignment: cosine between the group's mean clipped gradient and the "
+    "mean clipped gradient of all examples. Unclipped alignment: the same cosine, but with the "
+    "mean unclipped gradient of all examples. Not private, and not for publication: gradients of "
+    "private training examples, without noise."
 )
 _MOST_DRAWN = 12
 # The title, factor, limits and value of each column of panels.

@@ -85,7 +85,7 @@ def compare_rare_classes(
     for name in classes:
         if name not in info.class_names:
             raise DataError(
-                f"imbalance.classes: {name!r} is not a class of {dataset}; write some of "
+                f"imbalance.classes: {name!r} is not a class of {dataset}; choose from "
                 f"{', '.join(info.class_names[:10])}"
             )
     sets = {name: _training_set(name, path, info.class_names) for name, path in infos.items()}

@@ -154,7 +154,7 @@ def _draw_outline(axes: Axes, held: np.ndarray) -> None:
 
 
 def _make_part(dataset: str, records: Sequence[ImbalanceRecord]) -> dict[str, Any]:
-    caption = f"Recall of rare classes of {dataset}, the best private method, in percent"
+    caption = f"Recall of rare classes of {dataset} by the best private method, in percent"
     return {
         "dataset": dataset,
         "best": write_html(best_table(records), caption=caption),

@@ -57,7 +57,7 @@ def method_fault(method: MethodOptions) -> str | None:
     if not method.private or method.tunes_network or method.is_undecided:
         return (
             f"head {method.head}: sites need one private head on frozen features that all sites "
-            "share; write least_squares, prototypes or feature_covariance"
+            "share; use least_squares, prototypes or feature_covariance"
         )
     return sites_fault(method)
 
@@ -66,13 +66,13 @@ def list_faults(study: Study, options: SimulatedSitesOptions) -> Iterator[str]:
     """Yields one line per fault in a study's block `sites`."""
     yield from find_several_labels(study, "sites", options.datasets)
     if not list_budgets(study):
-        yield "epsilons: inf alone needs no noise; add a finite epsilon, such as 1"
+        yield "epsilons: only inf is listed, which needs no noise; add a finite epsilon, such as 1"
     method = choose_method(study)
     if method is None:
         faults = (f"{name} ({method_fault(each)})" for name, each in study.methods.items())
         yield f"no method that sites can train: {'; '.join(faults)}"
     elif method not in study.methods:
-        yield f"method: {method} is not in this study; write some of {', '.join(study.methods)}"
+        yield f"method: {method} is not in this study; choose from {', '.join(study.methods)}"
     elif fault := method_fault(study.methods[method]):
         yield f"method: {method}: {fault}"
 

@@ -321,7 +321,7 @@ def split_units(labels: Index, sites: int, split: str, seed: int) -> list[Index]
     spare = len(labels) - sites
     if spare < 0:
         raise DataError(
-            f"sites.counts: {sites} sites, but there are only {len(labels)} training units; write "
+            f"sites.counts: {sites} sites, but there are only {len(labels)} training units; use "
             f"at most {len(labels)}"
         )
     stream = open_stream(seed, "sites")

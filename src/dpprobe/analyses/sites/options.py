@@ -57,6 +57,6 @@ class SimulatedSitesOptions(Options):
         if self.colluders >= min(self.counts):
             raise ValueError(
                 f"colluders {self.colluders}: with {min(self.counts)} sites no site would be "
-                f"honest; write at most {min(self.counts) - 1}, or larger counts"
+                f"honest; use at most {min(self.counts) - 1}, or larger counts"
             )
         return self

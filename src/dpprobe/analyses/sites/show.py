@@ -22,9 +22,10 @@ SPLITS = {"equal": "equal sizes", "sizes": "skewed sizes", "labels": "skewed lab
 NOTE = (
     "Mean and 95% confidence interval over seeds and test examples or patients, in percent. Each "
     "seed draws another split and other noise. One site alone: mean over sites, each with a head "
-    "of its data alone; worst and best: mean over seeds. Average of heads: mean of the scores of "
-    "all sites' heads. Secure sums: exact sums of all sites, with noise in shares. All heads in a "
-    "row have its epsilon. Not private: test labels are read without noise, seeds are published."
+    "trained only on its own data; worst and best: mean over seeds. Average of heads: mean of the "
+    "scores of all sites' heads. Secure sums: exact sums of all sites, with noise in shares. All "
+    "heads in a row have its epsilon. Not private: test labels are read without noise, seeds are "
+    "published."
 )
 
 
@@ -80,13 +81,13 @@ def list_notes(record: SitesRecord) -> list[str]:
         if cell.untrained:
             notes.append(
                 f"{where}, {budget_title(cell.epsilon, 'epsilon ')}: "
-                f"{count_noun(cell.untrained, 'site')} {of} can train no head alone, and are left "
-                f"out of the first two heads ({cell.reason})."
+                f"{count_noun(cell.untrained, 'site')} {of} cannot train a head alone, and are "
+                f"left out of the first two heads ({cell.reason})."
             )
         if cell.one_class:
             notes.append(
-                f"{where}: {count_noun(cell.one_class, 'site')} {of} with examples of one class "
-                "alone."
+                f"{where}: {count_noun(cell.one_class, 'site')} {of} with examples of only one "
+                "class."
             )
     return keep_unique(notes)
 

@@ -183,8 +183,8 @@ def _explain_errors(archive: Path, directory: Path) -> Iterator[None]:
 def _damaged_error(archive: Path, error: Exception) -> DataError:
     line = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
     return DataError(
-        f"{archive}: damaged or cut off ({line}); nothing was unpacked. Delete it and run again. "
-        "If its checksum equals the declared checksum, get the archive from another source"
+        f"{archive}: damaged or truncated ({line}); nothing was unpacked. Delete it and run "
+        "again. If its checksum equals the declared checksum, get the archive from another source"
     )
 
 

@@ -107,8 +107,8 @@ def fetch_file(
             if disk_errors.is_full(error):
                 raise
             raise DownloadError(
-                f"{path}: cannot be written ({error.strerror or error}); correct the disk or the "
-                "permissions and run again"
+                f"{path}: cannot be written ({error.strerror or error}); check the disk and the "
+                "permissions, and run again"
             ) from error
     return Fetched(
         name=name or path.name,
@@ -381,6 +381,6 @@ def _explain_failure(error: BaseException) -> str:
     while (behind := error.__cause__ or error.__context__) is not None:
         error = behind
     if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):
-        return "the server fell silent"
+        return "the server stopped responding"
     reason = error.strerror if isinstance(error, OSError) else None
     return f"{reason[0].lower()}{reason[1:]}" if reason else "the connection broke"

@@ -55,7 +55,10 @@ _FRAME_FIELDS = {
 _GREY = ("MONOCHROME1", "MONOCHROME2")
 # Beyond any pixel value: a window maps _FAR to its bright end and -_FAR to its dark end.
 _FAR = 1e30
-UNPACK = "rewrite the file uncompressed (gdcmconv --raw), or install python-gdcm beside dpprobe"
+UNPACK = (
+    "rewrite the file uncompressed (gdcmconv --raw), or install python-gdcm in the environment of "
+    "dpprobe"
+)
 
 
 def is_dicom(data: bytes) -> bool:
@@ -107,7 +110,7 @@ def _read_dicom(data: bytes) -> Dataset:
         return pydicom.dcmread(io.BytesIO(data), specific_tags=list(READ_FIELDS))
     except Exception as error:  # pydicom's errors are of any kind, and their texts quote the file
         raise ImageError(
-            "DICOM: its header cannot be read, so the file may be cut short "
+            "DICOM: its header cannot be read, so the file may be truncated "
             f"({type(error).__name__})"
         ) from None
 
@@ -116,7 +119,7 @@ def _check_dicom(dataset: Dataset) -> None:
     """Refuses a file with no picture or several, before decoding pixels."""
     if not any(name in dataset for name in _PIXELS):
         raise ImageError(
-            "DICOM: it contains no pixels; it may be cut short, or be a report or an index of "
+            "DICOM: it contains no pixels; it may be truncated, or be a report or an index of "
             "other files"
         )
     frames = _read_number(dataset.get("NumberOfFrames"), 1)
@@ -171,7 +174,7 @@ def _decode_pixels(dataset: Dataset) -> np.ndarray:
     except NotImplementedError:
         decodable = False
     if not decodable:
-        name = syntax.name if syntax.is_transfer_syntax else "of no known name"
+        name = syntax.name if syntax.is_transfer_syntax else "unknown"
         raise ImageError(f"DICOM: its transfer syntax ({name}) cannot be decoded here; {UNPACK}")
     try:
         _check_coded_frame(dataset, syntax)
@@ -183,11 +186,11 @@ def _decode_pixels(dataset: Dataset) -> np.ndarray:
         if deep and {*get_decoder(syntax).available_plugins} <= {"pillow"}:
             raise ImageError(f"DICOM: JPEG of 12 bits cannot be decoded here; {UNPACK}") from None
         raise ImageError(
-            "DICOM: its pixels cannot be decoded, so the file may be cut short or damaged "
+            "DICOM: its pixels cannot be decoded, so the file may be truncated or damaged "
             f"({type(error).__name__}, transfer syntax {syntax.name})"
         ) from None
     if pixels.shape[:2] != (dataset.Rows, dataset.Columns):  # pydicom found several frames
-        raise ImageError("DICOM: its pixels fill several frames, but its header says one")
+        raise ImageError("DICOM: its pixels fill several frames, but its header states one frame")
     return pixels
 
 

@@ -161,7 +161,7 @@ def open_image(data: bytes, scaled: ScaledDecoding | None = None) -> Image.Image
     except Exception as error:  # Pillow's readers raise errors of any kind
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
         if is_cut_tiff(data):
-            line = "TIFF cut short; copy the file again"
+            line = "truncated TIFF; copy the file again"
         elif isinstance(error, UnidentifiedImageError):
             line = f"not a known image format: {_describe_start(data)}"
         raise ImageError(f"cannot be decoded ({line})") from error
@@ -187,7 +187,7 @@ def _read_grey_facts(picture: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {GREY_BITS: None, WHITE_IS_ZERO: False, _DEEP_COLOURS: deep}
     tags = getattr(picture, "tag_v2", {})
     if picture.mode == "L" and tags.get(_SAMPLE_FORMAT) == (2,):
-        raise ImageError("values of 8 bits with a sign have no known range; convert them to 0..255")
+        raise ImageError("signed 8-bit values have no known range; convert them to 0..255")
     if picture.format == "PPM":
         facts[GREY_BITS] = 16  # Pillow scales values by the file's largest value
     elif picture.mode.startswith("I"):
@@ -227,7 +227,7 @@ def pixel_hash(picture: Image.Image) -> bytes:
 def hint_misspelling(path: str) -> str:
     """Returns a hint for a missing file if a file with a similarly spelled name exists."""
     if "\\" in path:
-        return ": the path has backslashes, as on Windows; write / instead"
+        return ": the path has backslashes, as on Windows; use / instead"
     parent, name = os.path.split(path)
     there = _list_names(parent or ".").get(fold_name(name))
     return f": there is {there!r}, with a different spelling" if there is not None else ""
@@ -245,9 +245,9 @@ def _describe_start(data: bytes) -> str:
     if not data:
         return "it is empty"
     if data[4:8] == b"ftyp":
-        return "HEIC or a video, perhaps cut short or damaged"
+        return "HEIC or a video, perhaps truncated or damaged"
     if data[:4] in (b"II*\0", b"MM\0*"):
-        return "TIFF of unusual pixels; convert it to 8 or 16 bits of grey or colours"
+        return "TIFF with an unusual pixel format; convert it to grey or colours of 8 or 16 bits"
     if looks_bare(data):
         return "perhaps DICOM without its preamble: rewrite the file with dcmconv or pydicom"
     # bytes are not quoted, because a stranger's path may name any file of this machine
@@ -258,7 +258,10 @@ def _check_mode(picture: Image.Image) -> None:
     """Refuses pixels that extraction cannot convert to 8 bits."""
     mode, values, known = picture.mode, "", True
     if mode == "LAB":
-        raise ImageError("pixels of mode LAB cannot become RGB; convert the image to RGB")
+        raise ImageError(
+            "an image of mode LAB cannot be converted to RGB here; convert it to RGB with another "
+            "program"
+        )
     if mode == "I":
         low, high = cast("tuple[int, int]", picture.getextrema())
         values = f" from {low} to {high}"

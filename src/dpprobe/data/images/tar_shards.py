@@ -202,7 +202,7 @@ def _end_fault(end: bytes) -> str | None:
     if end[:_BLOCK].strip(b"\0"):
         return "damaged after {} (no header follows)"
     if len(end) < _BLOCK:
-        return "cut short after {} (the end mark is missing)"
+        return "truncated after {} (the end mark is missing)"
     if end.strip(b"\0"):
         return "damaged after {} (data follows its end, as in a file that joins two tars)"
     if len(end) > _LONGEST_END:

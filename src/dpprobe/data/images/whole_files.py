@@ -106,11 +106,11 @@ def _walk_jpeg(data: bytes) -> Iterator[tuple[int, int, int]]:
         marker, start = data[marked.start() + 1], marked.end()
         # A file transfer in text mode leaves bytes between segments.
         if data[place : marked.start()].strip(b"\0\xff"):
-            raise _damaged(f"bytes from {place} are no part of a JPEG file")
+            raise _damaged(f"bytes from {place} are not part of a JPEG file")
         if marker == _END_OF_IMAGE:
             return
         if marker not in _JPEG_SEGMENTS:
-            raise _damaged(f"byte {marked.start()} is no part of a JPEG file")
+            raise _damaged(f"byte {marked.start()} is not part of a JPEG file")
         place = start + int.from_bytes(data[start : start + 2])
         if marker == _START_OF_SCAN:
             after = _JPEG_MARKER.search(data, place)

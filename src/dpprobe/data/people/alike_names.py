@@ -51,9 +51,9 @@ def find_name_fault(names: Sequence[str]) -> str | None:
         return f"{in_words(same[0])} are spellings of one name; remove one"
     for name in filter(_LIST.fullmatch, names):
         return (
-            f"{name!r} is a list of labels, written as text; if images have several labels, write "
-            "one column of 0 and 1 per label, and list the columns in label_columns; if not, write "
-            "a plain name"
+            f"{name!r} is a list of labels, written as a string; if images have several labels, "
+            "use one column of 0 and 1 per label, and list the columns in label_columns; if not, "
+            "write a plain name"
         )
     return None
 

@@ -142,7 +142,7 @@ def _describe_wrong_labels(index: RowIndex, names: Sequence[str]) -> str | None:
     texts = list(dict.fromkeys(text for text, _ in found))
     shown = ", ".join(f"{text!r} ({first[text]})" for text in texts[:TEXTS_SHOWN])
     more = f" and {len(texts) - TEXTS_SHOWN:,} other texts" if len(texts) > TEXTS_SHOWN else ""
-    told = "row has a label that is" if len(found) == 1 else "rows have labels that are"
+    told = "row has a label that matches" if len(found) == 1 else "rows have labels that match"
     return f"{len(found):,} {told} no class: {shown}{more}; {_mend_labels(texts, names)}"
 
 

@@ -38,10 +38,11 @@ Companions = Annotated[
     BeforeValidator(_read_value),
     Field(
         exclude_if=lambda value: value is None,  # so that existing split tables stay up to date
-        description="Treatment of companions: images named like another image, with one more word, "
-        "such as x_mask.png beside x.png. A list of words, such as [mask, flip], leaves out each "
-        "image whose name has one of the words. keep uses companions as images. By default, masks, "
-        "segmentations, thumbnails and previews are an error, and other companions a warning.",
+        description="Treatment of companions: images named like another image, with one more "
+        "word, such as x_mask.png next to x.png. A list of words, such as [mask, flip], leaves out "
+        "each image whose name has one of the words. keep uses companions as images. By default, "
+        "masks, segmentations, thumbnails and previews are an error, and other companions a "
+        "warning.",
     ),
 ]
 

@@ -105,7 +105,7 @@ class FoundCompanions:
         sides = f"; {apart:,} of them {'is' if apart == 1 else 'are'} on the other side of the "
         return (
             f"{count:,} of {count_noun(self.images, 'image')} are named like {what} of other "
-            f"images ({listed}{more}), such as {companion} beside {base}"
+            f"images ({listed}{more}), such as {companion} next to {base}"
             + (f"{sides}split than their picture" if apart else "")
         )
 

@@ -166,9 +166,9 @@ def name_warnings(names: Iterable[str]) -> list[str]:
     if rounded := _find_rounded(names):
         more = f" and {len(rounded) - 1} more" if len(rounded) > 1 else ""
         lines.append(
-            f"people: {rounded[0]!r}{more}: long numbers that seem to have lost their last digits, "
-            "as in spreadsheets and columns of floats, so several people may share one name; write "
-            "the numbers as texts from the beginning"
+            f"people: {rounded[0]!r}{more}: long numbers that seem to have lost their last "
+            "digits, as in spreadsheets and columns of floats, so several people may share one "
+            "name; store the numbers as text from the start"
         )
     return lines
 

@@ -56,7 +56,7 @@ def check_columns(options: TableOptions, split: SplitName) -> None:
         _require_column(f"extract.{name}", file, extract.column, known)
         if name in known:
             raise ConfigError(
-                f"extract.{name}: {file} already has a column with this name; write another name"
+                f"extract.{name}: {file} already has a column with this name; choose another name"
             )
     known += options.extract
     for number, join in enumerate(options.joins):
@@ -88,7 +88,7 @@ def _require_column(option: str, file: str, column: str, known: Sequence[str]) -
         hint = f"write {near[0]!r}, as the file spells it"
     elif character := other_delimiter(known):
         written = "\\t" if character == "\t" else character
-        hint = f'columns seem to be divided by {written}: write `delimiter: "{written}"`'
+        hint = f'columns seem to be separated by {written}: write `delimiter: "{written}"`'
     else:
         hint = "name one of them" if known else "name another file"
     more = f" and {len(known) - SHOWN_COLUMNS:,} more" if len(known) > SHOWN_COLUMNS else ""
@@ -184,7 +184,7 @@ def _check_lines(file: str, lines: Iterable[str]) -> Iterator[str]:
         if joined or "\0" in line:
             mark, origin = ("byte order mark", "joined") if joined else ("NUL byte", "damaged")
             raise ConfigError(
-                f"{file} line {number}: a {mark}, as in UTF-16 or {origin} files; write the file "
+                f"{file} line {number}: a {mark}, as in UTF-16 or {origin} files; save the file "
                 "again, as UTF-8 with one header"
             )
         yield line
@@ -227,6 +227,6 @@ def _not_utf_8(file: str, path: Path) -> ConfigError:
             try:
                 line.decode()
             except UnicodeDecodeError as error:
-                fault = f"byte {line[error.start]:#04x} at place {error.start + 1}"
+                fault = f"byte {line[error.start]:#04x} at position {error.start + 1}"
                 return ConfigError(f"{file} line {number}: not UTF-8 ({fault}); {remedy}")
     return ConfigError(f"{file}: not UTF-8; {remedy}")

@@ -81,7 +81,8 @@ def _read_names(value: Any) -> Any:
     for label in value:
         if isinstance(label, bool) or not isinstance(label, str | int):
             raise ValueError(
-                f"{label!r}: not a label as text or a whole number; put the label in quotes"
+                f"{label!r}: not a label, which is a string or a whole number; put the label in "
+                "quotes"
             )
     named = dict(sorted(((str(label).strip(), value[label]) for label in value), key=_place_label))
     if len(named) < len(value) or "" in named:
@@ -170,9 +171,9 @@ class TableOptions(UnitOptions):
     )
     uncertain: UncertainPolicy | dict[str, UncertainPolicy] = Field(
         "error",
-        description="Treatment of the label -1: ones or zeros (read -1 as 1 or 0), drop (leave out "
-        "the row) or error. A mapping gives label columns separate treatments; columns that the "
-        "mapping lacks have error.",
+        description="Treatment of the label -1: ones or zeros (read -1 as 1 or 0), drop (leave "
+        "out the row) or error. A mapping sets the treatment of each label column; columns that "
+        "the mapping leaves out have error.",
     )
     missing: Literal["zeros", "drop", "error"] = Field(
         "error",
@@ -207,7 +208,7 @@ class TableOptions(UnitOptions):
 
     def _list_faults(self) -> Iterator[str]:
         if (self.label_column is None) == (self.label_columns is None):
-            yield "label_column, label_columns: write one of the two"
+            yield "label_column, label_columns: set exactly one of the two"
         if self.test is not None and self.split_column is not None:
             yield "test, split_column: both choose the test rows; remove one"
         both = {str(value) for value in self.train_values} & {str(x) for x in self.test_values}
@@ -216,7 +217,7 @@ class TableOptions(UnitOptions):
             yield f"test_values: {shared}: also in train_values; remove it from one of the two"
         if self.class_names is None and self.label_columns is None:
             yield (
-                "class_names: missing; with label_column write all classes in the order of their "
+                "class_names: missing; with label_column list all classes in the order of their "
                 "numbers (a public list, not read off the labels)"
             )
         elif fault := find_name_fault(self.class_names_or_labels()):
@@ -225,12 +226,12 @@ class TableOptions(UnitOptions):
             if self.uncertain != "error":
                 yield "uncertain: works only with label_columns; remove it"
             if self.missing == "zeros":
-                yield "missing: zeros works only with label_columns; write drop or error"
+                yield "missing: zeros works only with label_columns; use drop or error"
         else:
             if self.class_names is not None and len(self.class_names) != len(self.label_columns):
                 yield (
-                    "class_names: not as many names as label_columns; write one name per column, "
-                    "or remove class_names"
+                    "class_names: not as many names as label_columns; use one name per column, or "
+                    "remove class_names"
                 )
             if isinstance(self.class_names, dict):
                 yield "class_names: a mapping works only with label_column; write a list"
@@ -401,12 +402,15 @@ class ManifestOptions(CompanionOptions, TableOptions):
     def _list_faults(self) -> Iterator[str]:
         yield from super()._list_faults()
         if self.path_column is not None and self.path_template is not None:
-            yield "path_column, path_template: write one of the two"
+            yield "path_column, path_template: set only one of the two"
         if self.test_path_template is not None:
             if self.path_template is None:
-                yield "test_path_template: needs path_template, for the rows of train; write both"
+                yield "test_path_template: needs path_template, for the rows of train; set both"
             elif set(_columns_of(self.path_template)) != set(_columns_of(self.test_path_template)):
-                yield "test_path_template: names other columns than path_template; use the same"
+                yield (
+                    "test_path_template: names other columns than path_template; use the same "
+                    "columns"
+                )
 
     def id_options(self) -> set[str]:
         return {"path_column", "path_template"}

@@ -297,7 +297,7 @@ def _read_split(
     for column, extract in used.items():
         with limited_time(
             MATCHING_SECONDS + MATCHING_SECONDS_PER_ROW * len(frame),
-            f"extract.{column}: {file}: {extract.pattern!r} needs too long; write a pattern "
+            f"extract.{column}: {file}: {extract.pattern!r} takes too long; write a pattern "
             "without a repetition inside another repetition, such as (a+)+",
         ):
             values = frame[extract.column].str.extract(extract.pattern, expand=False)
@@ -320,7 +320,7 @@ def _read_file(options: TableOptions, file: str, columns: set[str]) -> pd.DataFr
         lengths = {name: len(texts) for name, texts in read.items()}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name} {length}" for name, length in sorted(lengths.items()))
-            raise ConfigError(f"{file}: columns differ in length ({told}); write one value per row")
+            raise ConfigError(f"{file}: columns differ in length ({told}); store one value per row")
         frame = pd.DataFrame(read, dtype=object)
         return frame.assign(**{LINE: np.arange(len(frame))})
     header = read_header(options, file, file)
@@ -561,7 +561,7 @@ def _make_labels(
         if not hinted and joined_labels([text], options.class_names or options.label_columns):
             hinted = True  # one hint per batch is enough
             fault += (
-                "; its parts are names of classes: if images have several labels, write one column "
+                "; its parts are names of classes: if images have several labels, use one column "
                 "of 0 and 1 per class, and label_columns instead of label_column"
             )
         faults[row].append(("label", fault))

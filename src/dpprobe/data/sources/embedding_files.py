@@ -145,8 +145,8 @@ class EmbeddingFile(ABC):
         several = len(header.shape) == 2 and header.shape[1] != 1
         code = f"{name}.argmax(axis=1)` for labels one-hot" if several else f"{name}.ravel()`"
         return (
-            f"array {header.describe(name)} has not one value per row, as a column needs; write "
-            f"`{name} = {code}, and save the file again"
+            f"array {header.describe(name)} does not have one value per row, as a column needs; "
+            f"run `{name} = {code}, and save the file again"
         )
 
     def list_vectors(self) -> dict[str, Shape]:
@@ -225,8 +225,8 @@ class EmbeddingFile(ABC):
             return
         shape, kind, _ = header
         raise ConfigError(
-            f"{self.path}: its only array is {name!r} of shape {shape} and type {kind}, which "
-            "seems to be no vectors; name the folder or file with vectors, or, if these are the "
+            f"{self.path}: its only array is {name!r} of shape {shape} and type {kind}, which do "
+            "not seem to be vectors; name the folder or file with vectors, or, if these are the "
             f"vectors, write `vectors: {{NAME: {name}}}`"
         )
 
@@ -317,8 +317,8 @@ class NumpyFile(EmbeddingFile):
                 named, stored = math.prod(shape) * kind.itemsize, size - stream.tell()
             if named != stored and not kind.hasobject:  # pickled objects have any size
                 raise ConfigError(
-                    f"{self.path}: cannot be read ({stored} bytes of numbers, but {named} by its "
-                    "header); create the file again"
+                    f"{self.path}: cannot be read ({stored} bytes of numbers, but its header "
+                    f"states {named}); create the file again"
                 )
             texts = TEXT_BYTES * shape[0] if len(shape) == 1 else 0
             require_proportion(self.path, name, max(named, texts))
@@ -344,7 +344,7 @@ class NumpyFile(EmbeddingFile):
             if _read_numpy_header(stream)[2].hasobject:
                 raise ConfigError(
                     f"{self.path}: array {name!r} has Python objects, which are not read because "
-                    f"they may run code; write `{name} = {name}.astype(str)`, or for numbers "
+                    f"they may run code; run `{name} = {name}.astype(str)`, or for numbers "
                     "`.astype(float)`, and save the file again"
                 )
         with self._open_array(name) as stream:
@@ -580,8 +580,11 @@ class TorchFile(EmbeddingFile):
         require_plain_file(self.path)
         with zipfile.ZipFile(self.path) as archive:  # PyTorch before 1.6 wrote no archives
             if any(member.compress_type for member in archive.infolist()):
-                raise OSError("it is compressed, as torch.save writes no file")
-        other = "it has other objects than tensors; write torch.save(torch.as_tensor(vectors), ...)"
+                raise OSError("it is compressed, but torch.save writes no compressed files")
+        other = (
+            "it contains objects other than tensors; save it with "
+            "torch.save(torch.as_tensor(vectors), ...)"
+        )
         try:
             read = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
         except UnpicklingError as error:  # its text suggests running the file's code
@@ -663,7 +666,7 @@ class AnnDataFile(Hdf5File):
                 if name in file and not isinstance(file[name], h5py.Group):
                     raise ConfigError(
                         f"{self.path}: `{name}` is one array, as AnnData before version 0.7 wrote "
-                        "it; open the file with anndata and write it again"
+                        "it; open the file with anndata and save it again"
                     )
             yield file
 
@@ -694,7 +697,7 @@ class AnnDataFile(Hdf5File):
         if kind == "dataframe":
             key = written.removeprefix("obsm/")
             raise ConfigError(
-                f"{self.path}: vectors {written!r}: a data frame, not an array; write "
+                f"{self.path}: vectors {written!r}: a data frame, not an array; run "
                 f"`adata.obsm[{key!r}] = adata.obsm[{key!r}].to_numpy()`, and save the file again"
             )
         if kind in ("csr_matrix", "csc_matrix") and (name or not self.list_vectors()):
@@ -742,7 +745,7 @@ def _find_code_names(column: Any) -> Mapping[int, str] | Sequence[str] | None:
     if told := {attribute is not None and "categories", *_CODE_NAMES} & {*column.attrs}:
         raise ConfigError(
             f"{column.file.filename}: column {name!r} has codes, whose names in its attribute "
-            f"{min(told)!r} cannot be read; write the names instead of the codes"
+            f"{min(told)!r} cannot be read; store the names instead of the codes"
         )
     for place in (f"{folder}/__categories/{name}", f"/uns/{name}_categories"):
         if place in column.file:

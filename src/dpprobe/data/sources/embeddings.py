@@ -83,14 +83,15 @@ class Options(TableOptions, CountedRows):
     )
     pool: Pooling | None = Field(
         None,
-        description="How the patches [patches, numbers] of a folder's file become one vector, from "
-        "this file alone. If absent, each file must have one vector.",
+        description="How the patches [patches, numbers] in each file of a folder are pooled into "
+        "one vector per file. If absent, each file must have one vector.",
     )
     vectors: dict[Name, str] = Field(
         {},
-        description="If each row has several vectors: name -> the array in the file, such as a "
-        "column or obsm/X_geneformer. A backbone of family external reads the vectors with its own "
-        "name. Default: the file's only array, or else X, embedding, embeddings or features.",
+        description="If each row has several vectors: a mapping of names to arrays in the file, "
+        "such as a column or obsm/X_geneformer. A backbone of family external reads the vectors "
+        "that have its name. Default: the file's only array, or else X, embedding, embeddings or "
+        "features.",
     )
 
     @model_validator(mode="after")
@@ -153,7 +154,7 @@ class Options(TableOptions, CountedRows):
             if getattr(self, name) is None:
                 raise ConfigError(
                     f"{name}: missing; {self.locate_path(getattr(self, split))} is a folder, so "
-                    "name the table of its items, and the column with the files' names; of parts "
+                    "name the table of its items, and the column with the files' names; for parts "
                     "with many rows name a pattern, such as img_emb/img_emb_*.npy"
                 )
 
@@ -265,7 +266,7 @@ class Options(TableOptions, CountedRows):
             if known[where].rows != rows:
                 raise ConfigError(
                     f"{self.split_file(split)}: {rows} rows, but {known[where].rows} vectors "
-                    f"{name!r} in {self.open_vectors(split).path}; write one row per vector"
+                    f"{name!r} in {self.open_vectors(split).path}; store one row per vector"
                 )
 
     def input_files(self) -> tuple[str, ...]:

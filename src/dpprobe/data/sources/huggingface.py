@@ -80,7 +80,9 @@ class Options(parquet.ColumnOptions):
         "download.",
     )
     accepted_labels: AcceptedLabels | None = Field(
-        None, description="Labels that count as correct beside `label`, for the test images (ReaL)."
+        None,
+        description="Labels that count as correct in addition to `label`, for the test images "
+        "(ReaL).",
     )
 
     @field_validator("revision")

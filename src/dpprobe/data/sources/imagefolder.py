@@ -334,9 +334,9 @@ def _check_names(options: Options, names: Sequence[str]) -> None:
         )
     elif classes:
         fault = (
-            f"{options.path}: {first}/ has the name of a part, but is beside {classes[0]}/. If it "
-            f"is a class, rename the folder, such as to {first}_class; otherwise put the classes "
-            f"into {first}/ and {missing}/, or write {exclude}"
+            f"{options.path}: {first}/ has the name of a part, but is next to {classes[0]}/. If "
+            f"it is a class, rename the folder, such as to {first}_class; otherwise put the "
+            f"classes into {first}/ and {missing}/, or write {exclude}"
         )
     else:
         inside = folder_parts.find_parts(list_folders(resolve_path(options.path) / first))
@@ -419,7 +419,7 @@ def _list_classes(
             continue
         if not entry.is_dir():
             place = (folder / entry.name).relative_to(root).as_posix()
-            others.append(f"{place} (beside the class folders)")
+            others.append(f"{place} (next to the class folders)")
             continue
         images: list[str] = []
         for current, entries in walk_folder(folder / entry.name):
@@ -471,8 +471,8 @@ def _describe_leftovers(part: Path, root: Path) -> Iterator[str]:
     if total := left_out.total():
         several = f" and {len(left_out) - SHOWN} more" if len(left_out) > SHOWN else ""
         yield (
-            f"{count_noun(total, 'image')} left out, in files and folders that systems add: "
-            f"{', '.join(sorted(+left_out)[:SHOWN])}{several}"
+            f"{count_noun(total, 'image')} left out, in files and folders that operating systems "
+            f"add: {', '.join(sorted(+left_out)[:SHOWN])}{several}"
         )
 
 

@@ -115,7 +115,7 @@ class ItemFolder(EmbeddingFile):
             more = f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""
             told += f"; not {lacking[0]!r}{more} ({self._suggest(lacking[0])})"
         if other := len(self._files.keys() - set(ids)):
-            told += f"; {count_noun(other, 'file')} of no item"
+            told += f"; {count_noun(other, 'file')} without an item"
         return told
 
     def _find_item(self, name: str) -> Path | tuple[str, str]:

@@ -34,7 +34,7 @@ def number_parts(path: Path) -> dict[int, Path]:
     if len({*texts}) > 1 or len(places) > 1:
         raise ConfigError(
             f"{path}: the order of {files[0].name} and {files[-1].name} is not known, because "
-            "names of parts may differ in one number alone; name a pattern such as img_emb_*.npy"
+            "names of parts may differ in only one number; name a pattern such as img_emb_*.npy"
         )
     place = places[0] if places else len(numbers[0]) - 1
     parts: dict[int, Path] = {}
@@ -71,14 +71,13 @@ def check_pairs(
     for number in sorted(parts.keys() ^ tables.keys()):
         there, lacking = (parts, table) if number in parts else (tables, vectors)
         raise ConfigError(
-            f"{lacking}: no part {number}, but {there[number]} is there; put the part there, or "
-            "take both away"
+            f"{lacking}: no part {number}, but {there[number]} exists; add the part, or remove both"
         )
     for number, part in parts.items():
         if lines[tables[number]] != rows[part]:
             raise ConfigError(
                 f"{tables[number]}: {lines[tables[number]]} rows, but {rows[part]} vectors in "
-                f"{part}; write one row per vector"
+                f"{part}; store one row per vector"
             )
 
 

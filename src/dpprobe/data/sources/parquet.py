@@ -114,7 +114,9 @@ class Options(ColumnOptions, CountedRows):
         description="Test files, in the form of `train`; if absent, the training files are split.",
     )
     accepted_labels: AcceptedLabels | None = Field(
-        None, description="Labels that count as correct beside `label`, for the test images (ReaL)."
+        None,
+        description="Labels that count as correct in addition to `label`, for the test images "
+        "(ReaL).",
     )
 
     def check_files(self) -> None:
@@ -134,8 +136,8 @@ class Options(ColumnOptions, CountedRows):
         for other in headers[1:]:
             if (other.multi_label, other.class_names) != headers[0][1:3]:
                 raise ConfigError(
-                    f"{other.path}: labels or class names differ from those of "
-                    f"{headers[0].path}; name files of one dataset"
+                    f"{other.path}: labels or class names differ from those in {headers[0].path}; "
+                    "name files of one dataset"
                 )
         named = headers[0].class_names
         if self.class_names and named and self.class_names != named:
@@ -236,13 +238,13 @@ def _read_header(options: Options, path: Path) -> Header:
     for column in wanted:
         if column not in schema.names:
             raise ConfigError(
-                f"{path}: no column {column!r}; write one of its columns: {', '.join(schema.names)}"
+                f"{path}: no column {column!r}; name one of its columns: {', '.join(schema.names)}"
             )
     for column in filter(None, (options.id_column, options.unit_column, *groups)):
         if pa.types.is_nested(kind := schema.field(column).type):
             raise ConfigError(
-                f"{path}: column {column!r} is {kind}; name a column with a text or a number per "
-                "row"
+                f"{path}: column {column!r} is {kind}; name a column with a string or a number in "
+                "each row"
             )
     image = schema.field(options.image_column).type
     stored = {each.name: str(each.type) for each in image} if pa.types.is_struct(image) else {}

@@ -78,7 +78,7 @@ def _check_texts(path: Path, name: str, column: pa.DictionaryArray) -> None:
         return
     lengths = pc.binary_length(column.dictionary)
     if (pc.max(lengths).as_py() or 0) > _LONGEST_TEXT:
-        raise OSError(f"column {name!r}: a text of more than {_LONGEST_TEXT:,} bytes")
+        raise OSError(f"column {name!r}: a string of more than {_LONGEST_TEXT:,} bytes")
     require_proportion(path, name, pc.sum(lengths.take(column.indices)).as_py() or 0)
 
 
@@ -95,8 +95,8 @@ def check_same_kinds(files: Mapping[Path, tuple[pa.Schema, int]], names: Collect
             blank = "null" in (here, there) and NUMBER_LISTS not in (here, there)
             if here != there and not blank:
                 raise ConfigError(
-                    f"{path}: column {name!r} has {here}, but {there} in {first}; write one type "
-                    "in all files"
+                    f"{path}: column {name!r} has {here}, but {there} in {first}; use one type in "
+                    "all files"
                 )
 
 
@@ -133,7 +133,7 @@ def label_feature(schema: pa.Schema, column: str, path: Path) -> dict[str, Any]:
     if is_number and b"haven_labelled" in metadata.get(b"r", b""):
         raise ConfigError(
             f"{path}: column {column!r} has codes, and the file has value labels of R's haven; "
-            "write the names, as by haven::as_factor(), or numbers by haven::zap_labels()"
+            "save the names, with haven::as_factor(), or the numbers, with haven::zap_labels()"
         )
     written = metadata.get(b"huggingface")
     feature: Any = read_metadata(written, path) if written else {}

@@ -47,7 +47,7 @@ def take_lists(column: pa.Array) -> pa.Array:
         return column
     lists, shapes = (pc.struct_field(column, name) for name in _FIELDS)
     if (most := pc.max(pc.list_value_length(shapes)).as_py() or 1) > 1:
-        raise OSError(f"a row has a tensor of {most} dimensions; write one vector per row")
+        raise OSError(f"a row has a tensor of {most} dimensions; store one vector per row")
     return lists
 
 
@@ -104,7 +104,7 @@ def _parse(stated: bytes) -> Any:
     try:
         return parse_json(stated)
     except ValueError as error:
-        raise OSError(f"the type of its tensors is no JSON ({error})") from error
+        raise OSError(f"the type of its tensors is not JSON ({error})") from error
 
 
 def _check_lengths(lengths: Any, stated: bytes) -> tuple[int, ...]:

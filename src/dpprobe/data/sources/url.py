@@ -57,7 +57,7 @@ class File(Block):
         name = self.file_name
         if not name or "/" in name or "\\" in name or name.startswith(".") or name in RESERVED:
             raise ValueError(
-                f"name: {name!r} cannot be a file name; write another `name`, without / and "
+                f"name: {name!r} cannot be a file name; choose another `name`, without / and "
                 "without a leading dot"
             )
         return self
@@ -178,7 +178,7 @@ class Options(DatasetOptions):
 def _check_keys(layout: dict[str, Any]) -> None:
     source = layout.get("source")
     if source not in LAYOUTS:
-        raise ConfigError(f"layout.source: {source!r}: write one of: {', '.join(sorted(LAYOUTS))}")
+        raise ConfigError(f"layout.source: {source!r}: choose one of: {', '.join(sorted(LAYOUTS))}")
     for key in sorted(COMMON & layout.keys()):
         raise ConfigError(f"layout.{key}: belongs next to `layout`, not inside it; move it")
 

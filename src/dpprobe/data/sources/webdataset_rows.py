@@ -173,9 +173,11 @@ def _clean_names(
     for name, value in fields.items():
         if isinstance(value, str):
             clean[name] = value.encode("utf-8", "backslashreplace").decode("utf-8")
-            fault = "which contains half of a character" if clean[name] != value else ""
+            fault = (
+                "which contains half a character (a lone surrogate)" if clean[name] != value else ""
+            )
         else:
-            fault = "neither text nor a number" if isinstance(value, list | dict) else ""
+            fault = "neither a string nor a number" if isinstance(value, list | dict) else ""
         if fault and name in kinds:
             faults.append((kinds[name], f"{name} is {value!r}, {fault}"))
     return clean, faults

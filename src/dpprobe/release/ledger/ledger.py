@@ -131,7 +131,7 @@ class Ledger(LedgerFile):
         """Abandons an open entry, which then no longer counts; refused if its sums were sent."""
         if len(reason.strip()) < SHORTEST_REASON or not reason.isprintable():
             raise PrivacyError(
-                f"reason {reason!r}: write one line of {SHORTEST_REASON} characters or more"
+                f"reason {reason!r}: must be one line of {SHORTEST_REASON} characters or more"
             )
         with self._lock_ledger() as content, ExitStack() as stack:
             entry = self._find_entry(content, number)

@@ -280,7 +280,7 @@ class LedgerFile:
             return
         if content.end == "torn":
             logger.warning(
-                "%s: removed a last line that a crash cut short, before it had any effect",
+                "%s: removed a truncated last line, which a crash left before it had any effect",
                 self.path,
             )
             os.truncate(self.path, content.size)
@@ -388,6 +388,6 @@ def check_delta(delta: float) -> None:
     """Raises PrivacyError for a delta at which no epsilon can be computed."""
     if not SMALLEST_DELTA <= delta < 1:
         raise PrivacyError(
-            f"delta {delta!r}: outside {SMALLEST_DELTA:g} to 1; write a delta slightly below 1 / "
+            f"delta {delta!r}: outside {SMALLEST_DELTA:g} to 1; choose a delta slightly below 1 / "
             "(training units)"
         )

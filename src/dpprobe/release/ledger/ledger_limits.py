@@ -44,7 +44,7 @@ def refuse_excess(
             raise BudgetError(
                 f"release {booking.release!r}: the total epsilon of a unit would be "
                 f"{spent.epsilon:g} at delta {delta:g} (without this release {before:g}, by "
-                f"{ledger}), above max_epsilon {max_epsilon:g}; write a smaller epsilon, or raise "
+                f"{ledger}), above max_epsilon {max_epsilon:g}; set a smaller epsilon, or raise "
                 f"max_epsilon{_explain_unsure_total(every)}"
             )
     if max_risk is not None:
@@ -53,7 +53,7 @@ def refuse_excess(
             before = max_risk.measure(bound_bookings(booked, max_risk.rates, delta))
             raise BudgetError(
                 f"release {booking.release!r}: attacks on a unit could reach {reached:g} (without "
-                f"this release {before:g}, by {ledger}), above max_risk {max_risk}. Write a "
+                f"this release {before:g}, by {ledger}), above max_risk {max_risk}. Set a "
                 f"smaller epsilon, or raise max_risk{_explain_unsure_total(every)}"
             )
 

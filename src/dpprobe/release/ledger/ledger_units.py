@@ -237,7 +237,7 @@ def refuse_moved(
                 f"release {booking.release!r}: images or units have changed sides since entry "
                 f"{entry.number} of {ledger} ({entry.booking.release}) of the equal split "
                 f"({booking.split}), because units were renamed, or copies removed. The total "
-                "would count only one split for each unit; write another split_seed, so that both "
+                "would count only one split for each unit; choose another split_seed, so that both "
                 "splits count"
             )
 
@@ -313,10 +313,10 @@ def refuse_other_unit(ledger: Path, added: Mapping[str, list[Entry]], booking: B
         column = name == ledger.parent.name and entry.booking.column != booking.column
         if entry.booking.unit != booking.unit or column:
             raise PrivacyError(
-                f"release {booking.release!r}: its unit of privacy is {unit_words(booking)}, "
-                f"but that of entry {entry.number} of {ledger.parent.parent / name / LEDGER_FILE} "
+                f"release {booking.release!r}: its unit of privacy is {unit_words(booking)}, but "
+                f"the unit of entry {entry.number} of {ledger.parent.parent / name / LEDGER_FILE} "
                 f"({entry.booking.release}) is {unit_words(entry.booking)}, and epsilons for "
-                "different units cannot be added up; write the unit of the earlier entry"
+                "different units cannot be added up; use the unit of the earlier entry"
             )
 
 

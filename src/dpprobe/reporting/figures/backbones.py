@@ -96,7 +96,7 @@ def backbone_figure(
     caption = "best of all methods of each, by test result; bars: 95% CI\nright: points from the "
     caption += "best without privacy to the largest ε"
     if models:
-        caption += "\nhollow: published, beside their own non-private results"
+        caption += "\nhollow: published, placed at their own non-private results"
     style.title_axes(axes, f"{style.shorten_middle(dataset, 40)}: results by backbone", caption)
     return figure
 

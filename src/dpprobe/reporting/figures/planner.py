@@ -24,7 +24,7 @@ def write_plan_figure(path: Path, setting: Setting, scale: Scale, *, unit: str) 
     """Writes the figure of a plan, for the plan's epsilon and `EPSILONS`, as SVG or PNG."""
     kind = path.suffix[1:]
     if kind not in ("svg", "png"):
-        raise ConfigError(f"figure {path}: write a name that ends in .svg or .png")
+        raise ConfigError(f"figure {path}: use a name that ends in .svg or .png")
     lines = dict.fromkeys(sorted({*EPSILONS, setting.epsilon}))
     with style.use_settings():
         style.save_figure(draw_plan(setting, scale, lines, title="", unit=unit), path)

@@ -132,7 +132,7 @@ def test_options_that_cannot_be_are_refused() -> None:
             epsilon_lower_bound(*scores, DELTA, confidence)
         with pytest.raises(ConfigError, match="confidence"):
             accuracy_lower_bound(1, 2, confidence)
-    with pytest.raises(ConfigError, match="group 0 of an audit: write 1 or more"):
+    with pytest.raises(ConfigError, match="group 0 of an audit: use 1 or more"):
         epsilon_lower_bound(*scores, DELTA, group=0)
     for counts in ((3, 2), (-1, 2), (0, 0)):
         with pytest.raises(DataError, match="runs were right: .* at least one run"):

@@ -23,7 +23,7 @@ def test_runs_that_are_all_right_have_to_beat_guessing(runs: int, nines: int) ->
         return
     with pytest.raises(ValidationError, match="too few to refute a claim") as error:
         AuditOptions(runs=runs, confidence=confidence)
-    advised = int(re.search(r"write (\d+) or more", str(error.value))[1])  # type: ignore[index]
+    advised = int(re.search(r"use (\d+) or more", str(error.value))[1])  # type: ignore[index]
     assert 0.5**advised < 1 - confidence <= 0.5 ** (advised - 1)
 
 

@@ -430,7 +430,7 @@ def test_without_group_columns_the_classes_or_labels_are_the_groups(tmp_path: Pa
 
 
 def test_groups_that_no_row_has_are_refused_with_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no group column race; write some of class, sex, site"):
+    with pytest.raises(DataError, match="no group column race; choose from class, sex, site"):
         run(KINDS["two classes"], tmp_path, groups=("race",))
 
 

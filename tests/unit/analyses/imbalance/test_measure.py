@@ -203,7 +203,7 @@ def test_wrong_classes_and_datasets_are_refused(tmp_path: Path) -> None:
     }
     infos = {"digits": _write_info(tmp_path / "a.json")}
     with pytest.raises(
-        DataError, match="imbalance.classes: 'four' is not a class of digits; write some of zero, "
+        DataError, match="imbalance.classes: 'four' is not a class of digits; choose from zero, "
     ):
         compare_rare_classes([], infos=infos, classes=["one", "four"], **given)
     for change in ({"class_names": list(CLASSES[::-1])}, {"multi_label": True}):

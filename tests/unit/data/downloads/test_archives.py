@@ -131,7 +131,7 @@ def changed(packed: bytearray) -> bytearray:
 
 
 Edit = Callable[[bytearray], bytearray]
-OUTSIDE, DAMAGED = "lies outside the target folder", "damaged or cut off"
+OUTSIDE, DAMAGED = "lies outside the target folder", "damaged or truncated"
 LEADS_OUT = "member 'link' is a device, or leads outside the target folder"
 LINKS = [
     (tarfile.SYMTYPE, "../outside"),
@@ -233,8 +233,8 @@ def test_a_gzip_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     packed = gzip.compress(NOISE)
     for data, largest, said in (
         (packed, len(NOISE) - 1, "larger than the expected 49999 bytes; replace it"),
-        (packed[:-5], len(NOISE), "damaged or cut off"),
-        (b"x" + packed, len(NOISE), "damaged or cut off"),
+        (packed[:-5], len(NOISE), "damaged or truncated"),
+        (b"x" + packed, len(NOISE), "damaged or truncated"),
     ):
         archive.write_bytes(data)
         with pytest.raises(DataError, match=said):

@@ -299,7 +299,7 @@ def test_a_silent_server_is_not_waited_for_long(
     monkeypatch.setattr(downloads, "TIMEOUT", 0.1)
     url = server.put("/data.zip", CONTENT, faults=[Silent()] * 3)
     text = refused(url, path, error=DownloadError)
-    assert "the server fell silent, after 3 tries" in text
+    assert "the server stopped responding, after 3 tries" in text
     assert len(server.visits) == 3
     assert files(path) == {}
     monkeypatch.setattr(downloads, "TIMEOUT", 5)
@@ -350,9 +350,7 @@ def test_what_was_whole_when_a_process_died_is_only_verified(server: Server, pat
 
 def test_a_folder_that_cannot_be_made_is_one_line(server: Server, path: Path) -> None:
     path.parent.write_bytes(b"")
-    with pytest.raises(
-        DownloadError, match=r"data\.zip: cannot be written \(File exists\); correct"
-    ):
+    with pytest.raises(DownloadError, match=r"data\.zip: cannot be written \(File exists\); check"):
         get(server.put("/data.zip", CONTENT), path)
 
 

@@ -287,7 +287,7 @@ def without_pixels() -> bytes:
 
 WINDOW = {"WindowCenter": 50, "WindowWidth": 100}
 UGLY: dict[str, tuple[dict[str, Any] | Callable[[], bytes], str]] = {
-    "cut": (lambda: encoded(header(VALUES))[:-5], "cut short or damaged"),
+    "cut": (lambda: encoded(header(VALUES))[:-5], "truncated or damaged"),
     "noise": (lambda: bytes(128) + b"DICM" + bytes(range(256)), "DICOM: "),
     "no pixels": (without_pixels, "it contains no pixels"),
     "frames": ({"NumberOfFrames": 2}, "2 frames in one file; save each"),
@@ -296,7 +296,7 @@ UGLY: dict[str, tuple[dict[str, Any] | Callable[[], bytes], str]] = {
         compressed,
         r"transfer syntax \(JPEG Lossless.*cannot be decoded here; rewrite the file",
     ),
-    "another syntax": (lambda: compressed(known=False), r"transfer syntax \(of no known name\)"),
+    "another syntax": (lambda: compressed(known=False), r"transfer syntax \(unknown\)"),
     "palette": ({"PhotometricInterpretation": "PALETTE COLOR"}, "from a palette"),
     "unknown colours": ({"PhotometricInterpretation": "DOE^JOHN"}, "neither grey"),
     "deep colours": ({"values": np.zeros((4, 4, 3), np.uint16)}, "colours have 16 bits; convert"),

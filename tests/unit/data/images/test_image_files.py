@@ -222,10 +222,10 @@ def test_negatives_are_other_pictures_and_too_few_bits_are_refused() -> None:
             (encoded(Image.new("I", (4, 4), value), "TIFF"), f"mode I from {value} to {value} have")
             for value in (-1, 65536)
         ),
-        (encoded(Image.new("LAB", (4, 4)), "TIFF"), "mode LAB cannot become RGB"),
-        (tiff(RAMP.astype(np.uint8).tobytes(), 8, (339, 2)), "8 bits with a sign"),
-        (b"II*\0" + bytes(90), "TIFF of unusual pixels"),
-        (b"MM\0*" + bytes(90), "TIFF of unusual"),
+        (encoded(Image.new("LAB", (4, 4)), "TIFF"), "mode LAB cannot be converted to RGB"),
+        (tiff(RAMP.astype(np.uint8).tobytes(), 8, (339, 2)), "signed 8-bit values"),
+        (b"II*\0" + bytes(90), "TIFF with an unusual pixel format"),
+        (b"MM\0*" + bytes(90), "TIFF with an unusual"),
         (b"", "it is empty"),
         (b"\0\0\0\x18ftypheix" + bytes(90), "HEIC or a video"),
         (b"<html>404, not found", "it is a web page"),
@@ -233,7 +233,7 @@ def test_negatives_are_other_pictures_and_too_few_bits_are_refused() -> None:
         (b"SECRET=xyzzy\n\t", "^(?!.*(SECRET|xyzzy)).*it is a text"),
         (b"\x08\0\x1f" + bytes(90), "perhaps DICOM"),
         (b"\2\0 " + bytes(90), "it is of an unknown format"),
-        (encoded(noise(), "JPEG")[:-2] + b"\xff\2\0\2\xff\xd9", r"byte \d+ is no part of a JPEG"),
+        (encoded(noise(), "JPEG")[:-2] + b"\xff\2\0\2\xff\xd9", r"byte \d+ is not part of a JPEG"),
     ],
 )
 def test_odd_modes_are_refused_while_all_images_are_checked(data: bytes, message: str) -> None:
@@ -256,7 +256,7 @@ def test_a_missing_file_is_told_of_in_another_spelling(tmp_path: Path) -> None:
         == ": there is 'A 1.JPG', with a different spelling"
     )
     assert hint_misspelling(str(tmp_path / "b.jpg")) == ""
-    assert "write / instead" in hint_misspelling(r"files\a.jpg")
+    assert "use / instead" in hint_misspelling(r"files\a.jpg")
     assert hint_misspelling(str(tmp_path / "nowhere/b.jpg")) == ""
 
 
@@ -391,5 +391,5 @@ def test_helpers_are_left_out_and_counted(
     listed = [len(files) for classes in listing.files.values() for files in classes.values()]
     assert listed == [8] * (4 if parts else 2)
     (line,) = options.list_warnings()
-    assert f"{images} images left out, in files and folders that systems add: " in line
+    assert f"{images} images left out, in files and folders that operating systems add: " in line
     assert not any("@" in str(folder) for folder in options.input_files())

@@ -242,7 +242,7 @@ def test_hashes_of_earlier_ledgers_still_match() -> None:
 def test_tables_of_an_earlier_version_are_judged_too() -> None:
     for names, message in (
         (["7", "0007"], "'0007' is '7' in other rows"),
-        (["nan", "p1"], "'nan' is no name"),
+        (["nan", "p1"], "'nan' is not a name"),
     ):
         with pytest.raises(PrivacyError, match=message):
             Units.number_units(names)

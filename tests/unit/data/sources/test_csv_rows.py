@@ -174,10 +174,10 @@ GZ = gzip.compress((HEADER + "\n" + f"{CAT}\n" * 50).encode(), mtime=0)
         (PLAIN.encode("utf-16"), "line 1: encoded as UTF-16.*CSV UTF-8"),
         (PLAIN.encode("utf-16-le"), "a.csv line 1: a NUL byte"),
         (b"PK\x03\x04" + bytes(20), "a workbook or an archive, not text.*CSV UTF-8"),
-        (f"{HEADER}\n".encode() + b"\xff\xfe.png,cat,1,\n", "line 2: not UTF-8 .byte 0xff at pl"),
+        (f"{HEADER}\n".encode() + b"\xff\xfe.png,cat,1,\n", "line 2: not UTF-8 .byte 0xff at pos"),
         (
             f"{HEADER}\n".encode() + f"{CAT}\n".encode() * 3000 + b"b\xe4.png,cat,1,\n",
-            r"a.csv line 3002: not UTF-8 \(byte 0xe4 at place 2\); .*WINDOWS-1252",
+            r"a.csv line 3002: not UTF-8 \(byte 0xe4 at position 2\); .*WINDOWS-1252",
         ),
         (PLAIN.replace(",", ";"), "no column 'path'; it has path;kind;age;note.*delimiter: \";\""),
         (PLAIN.replace(",", "\t"), r'no column .*`delimiter: "\\t"`'),
@@ -429,7 +429,7 @@ def test_a_pattern_that_tries_without_end_is_ended(monkeypatch: pytest.MonkeyPat
     earlier = signal.getsignal(signal.SIGALRM)
     content = f"{HEADER}\n{'a' * 60}!,cat,7,x\n{DOG}\n"
     part = {"column": "path", "pattern": r"^((?:\w+)+)$"}
-    with pytest.raises(ConfigError, match=r"extract.part: a.csv: .*needs too long; write"):
+    with pytest.raises(ConfigError, match=r"extract.part: a.csv: .*takes too long; write"):
         read(content, extract={"part": part}, group_columns=["part"])
     assert signal.getsignal(signal.SIGALRM) is earlier
 

@@ -202,7 +202,10 @@ HOSTILE: list[tuple[Write, str]] = [
         "h5: array 'features' has the shape (3,), type object; save it as float32 numbers, "
         "such as by `features = numpy.stack(features)",
     ),
-    (of_objects, "pt: cannot be read (it has other objects than tensors; write torch.save("),
+    (
+        of_objects,
+        "pt: cannot be read (it contains objects other than tensors; save it with torch.save(",
+    ),
     (of_view, "pt: cannot be read ('' needs 20000.0 MB, but the file has"),
     (of_nothing, "h5: cannot be read (Unable to "),
 ]
@@ -303,7 +306,12 @@ def test_all_faulty_items_are_told_together(tmp_path: Path, unreadable: str) -> 
     by_slide2vec(tmp_path / "in", "s5", np.ones((2, 5)))
     with pytest.raises(DataError) as told:
         prepare(tmp_path, by_trident, items, unreadable=unreadable)
-    for said in (r"3 files of other vectors", r"s3\.h5: .*4\), but 5", "s4.*bool", "s5.*keep one"):
+    for said in (
+        r"3 files with other vectors",
+        r"s3\.h5: .*4\), but 5",
+        "s4.*bool",
+        "s5.*keep one",
+    ):
         assert re.search(said, str(told.value)), (said, told.value)
 
 
@@ -357,8 +365,8 @@ def with_arrays(**arrays: Array) -> Write:
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({"coords": np.ones((3, 2), "i4")}, r"'coords' .*int32, which seems to be no vectors"),
-        ({"coords": np.ones((3, 2))}, r"'coords' .*float64, which seems to be no vectors"),
+        ({"coords": np.ones((3, 2), "i4")}, r"'coords' .*int32, which do not seem to be vectors"),
+        ({"coords": np.ones((3, 2))}, r"'coords' .*float64, which do not seem to be vectors"),
         ({"tile_index": np.ones((3, 2), "f4")}, "'tile_index'"),
         ({"tokens": np.ones((3, 2), "i8")}, r"int64, .*write `vectors: {NAME: tokens}`"),
     ],

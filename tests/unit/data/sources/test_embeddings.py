@@ -352,14 +352,17 @@ FAULTS: list[tuple[Write, str]] = [
     (in_npz(X=PAIRS, options=AGES, age=np.arange(7)), "columns differ in length (age 7, kind 10)"),
     (in_npz(X=PAIRS[:, :0]), "vectors 'X' are empty, of shape (10, 0); save them again"),
     *(
-        (in_npy(PAIRS, cut=cut), f"{80 - cut} bytes of numbers, but 80 by its header")
+        (in_npy(PAIRS, cut=cut), f"{80 - cut} bytes of numbers, but its header states 80")
         for cut in (8, -8)
     ),
     *(
         (in_npy(PAIRS, shape=shape), f"its header has the shape {shape}")
         for shape in ("(-10, 2)", "(-10, -2)", "(True, 2)")
     ),
-    (in_npy(PAIRS, shape="(10, 9999999999999)"), "80 bytes of numbers, but 399999999999960 by"),
+    (
+        in_npy(PAIRS, shape="(10, 9999999999999)"),
+        "80 bytes of numbers, but its header states 399999999999960",
+    ),
     (in_npy(np.asfortranarray(PAIRS)), "vectors '' are of type float32 in columns; save them as"),
     *((in_h5ad(obs=obs, **{"obs/kind": None}), f"`obs` {OLD}") for obs in (COMPOUND, PAIRS)),
     *((in_h5ad(obsm=obsm), f"`obsm` {OLD}") for obsm in (COMPOUND, PAIRS)),
@@ -376,10 +379,10 @@ FAULTS: list[tuple[Write, str]] = [
         (in_h5ad({"categories": [b"u"], "codes": [code] * 10}), f"age: the code {code} has no name")
         for code in (3, -2)
     ),
-    (in_npy(ODD), "3 values of no use (correct the value"),
+    (in_npy(ODD), "3 unusable values (correct the value"),
     (
         in_npz(one=PAIRS, two=ODD, options={"vectors": {"a": "one", "b": "two"}}),
-        "3 values of no use (correct the value",
+        "3 unusable values (correct the value",
     ),
     (in_npz(one=PAIRS, options={"vectors": {"a": "One"}}), "no vectors 'One', only one; name"),
     *((damaged(suffix), f"x{suffix}: ") for suffix in FORMATS),
@@ -451,7 +454,7 @@ def test_a_fault_of_a_file_is_one_line(tmp_path: Path, write: Write, said: str) 
         prepare(tmp_path, write(tmp_path), class_names=["a", "b"], duplicates="warn")
     message = str(caught.value)
     assert said in message
-    several = said.startswith(("8 ids missing", "3 values of no use"))  # with a line for each
+    several = said.startswith(("8 ids missing", "3 unusable values"))  # with a line for each
     assert ("\n" in message) == several
 
 
@@ -572,7 +575,7 @@ STUDIES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"backbones": {"other": EXTERNAL}},
-        "backbones.other.vectors: .* no vectors named 'other', only small, wide; write one of",
+        "backbones.other.vectors: .* no vectors named 'other', only small, wide; choose one of",
     ),
     (
         {"datasets": {"digits": {"source": "sklearn", "name": "digits"}}},
@@ -585,7 +588,7 @@ STUDIES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"backbones": {"small": EXTERNAL | {"each_by_itself": False}}},
-        "backbones.small.each_by_itself: False: write True",
+        "backbones.small.each_by_itself: False: must be True",
     ),
     (
         {"backbones": {"small": EXTERNAL | {"preprocessing": {"crop": "inception"}}}},

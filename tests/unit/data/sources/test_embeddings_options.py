@@ -98,7 +98,7 @@ def test_options_that_contradict_each_other_are_refused(changed: dict[str, Any],
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"table": "short.csv"}, r"^short\.csv: 5 rows, but 30 vectors 'one' in v\.npz; write one"),
+        ({"table": "short.csv"}, r"^short\.csv: 5 rows, but 30 vectors 'one' in v\.npz; store one"),
         (
             {"test": "seven.npz", "test_table": "short.csv"},
             r"^short\.csv: 5 rows, but 7 vectors 'one' in seven\.npz",

@@ -89,7 +89,7 @@ def damage(name: str, values: Any) -> Any:
         (
             lambda folder: (folder / "img_emb_11.npy").unlink(),
             {},
-            r"img_emb_\*\.npy: no part 11, but \S*metadata_11\.parquet is there",
+            r"img_emb_\*\.npy: no part 11, but \S*metadata_11\.parquet exists",
         ),
         (damage("img_emb_03.npy", np.zeros((2, 3))), {}, r"img_emb_03\.npy and img_emb_3\.npy are"),
         (

@@ -88,21 +88,21 @@ def test_layouts_that_are_read(names: str, classes: str, train: str, test: str |
         ("train/train/a/1 train/test/a/1", r"write `path: x/train`"),
         (
             "bus/1 car/1 train/1",
-            r"train/ has the name of a part, but is beside bus/.*train_class;"
+            r"train/ has the name of a part, but is next to bus/.*train_class;"
             r".*put the classes into train/ and test/, or write `exclude: \[\"train\"\]`",
         ),
         ("train/a/1 val/a/1 dev/a/1", r"'dev' and 'train' and 'val' have names of parts; keep one"),
         ("train/a/1 Train/b/1 test/a/1", r"'Train' and 'test' and 'train' have names of parts"),
         (
             "train/1 test/1",
-            r"2 files are not images in .*: test/1.png \(beside the class folders\), train/1",
+            r"2 files are not images in .*: test/1.png \(next to the class folders\), train/1",
         ),
         (
             "train/a/1 train/b/1 test/a/1 test/d/1 test/c/1",
             r"classes in test/ but not in train/: c, d; add training images of these classes",
         ),
         ("a/1 b/notes.txt", r"1 file is not an image in a class folder: b/notes.txt; move"),
-        ("a/1 b/1 c.png", r"1 file is not an image .*: c.png \(beside the class folders\)"),
+        ("a/1 b/1 c.png", r"1 file is not an image .*: c.png \(next to the class folders\)"),
         ("A/1 a/1 B/1 b/1", r"'A' and 'a' are spellings of one name(.|\n)*'B' and 'b'"),
         ("train/a/1 train/b/1 test/A/1 test/b/1", r"'A' and 'a' are spellings of one name"),
         (

@@ -75,10 +75,10 @@ def test_missing_and_doubled_parts_are_named(tmp_path: Path, names: list[str], s
     [
         ("0 1 2", [5, 6, 7], None),
         ("00 01 02", [5, 6, 7], None),
-        ("0 1", [5, 6], r"m_\*\.parquet: no part 2, but \S*v_2\.npy is there; put the part"),
-        ("0 1 2 3", [5, 6, 7, 8], r"v_\*\.npy: no part 3, but \S*m_3\.parquet is there"),
-        ("1 2 3", [5, 6, 7], r"m_\*\.parquet: no part 0, but \S*v_0\.npy is there"),
-        ("0 1 2", [5, 7, 6], r"m_1\.parquet: 7 rows, but 6 vectors in \S*v_1\.npy; write one row"),
+        ("0 1", [5, 6], r"m_\*\.parquet: no part 2, but \S*v_2\.npy exists; add the part"),
+        ("0 1 2 3", [5, 6, 7, 8], r"v_\*\.npy: no part 3, but \S*m_3\.parquet exists"),
+        ("1 2 3", [5, 6, 7], r"m_\*\.parquet: no part 0, but \S*v_0\.npy exists"),
+        ("0 1 2", [5, 7, 6], r"m_1\.parquet: 7 rows, but 6 vectors in \S*v_1\.npy; store one row"),
     ],
 )
 def test_parts_are_paired_by_number_and_counted(

@@ -243,7 +243,7 @@ def test_a_path_has_the_folders_of_torchvision(name: str, tmp_path: Path) -> Non
 
 def test_options_that_are_refused(tmp_path: Path) -> None:
     names = "'MNIST', 'FashionMNIST', 'CIFAR10', 'CIFAR100', 'EuroSAT' or 'Places365'"
-    with pytest.raises(ConfigError, match=f"name: 'SVHN': write {names}"):
+    with pytest.raises(ConfigError, match=f"name: 'SVHN': must be {names}"):
         options("SVHN")
     with pytest.raises(ConfigError, match="path: "):
         options("MNIST", path="")

@@ -232,8 +232,8 @@ def test_files_that_are_refused(file: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        ({"source": "sklearn"}, "layout.source: 'sklearn': write one of: csv, imagefolder"),
-        ({}, "layout.source: None: write one of: csv, imagefolder"),
+        ({"source": "sklearn"}, "layout.source: 'sklearn': choose one of: csv, imagefolder"),
+        ({}, "layout.source: None: choose one of: csv, imagefolder"),
         *(
             (IMAGES | {"path": path}, f"path: {path!r} lies outside the download folder")
             for path in ("/data", "x/../y", "~/x")

@@ -112,7 +112,7 @@ def zeros(path: Path) -> None:
     ("fault", "message"),
     [
         (lambda p: damage(p, b"n01/0005.cls"), r"a-000\.tar: damaged after n01/0005\.png"),
-        (lambda p: cut(p, b"n01/0005.cls"), r"cut short after n01/0005\.png \(the end mark"),
+        (lambda p: cut(p, b"n01/0005.cls"), r"truncated after n01/0005\.png \(the end mark"),
         (lambda p: cut(p, b"n01/0005.cls", 100), r"damaged after n01/0005\.png"),
         (lambda p: cut(p, png(5), 20), r"cannot be read after n01/0005\.png \(unexpected end"),
         (
@@ -168,13 +168,13 @@ def test_all_damaged_shards_are_named_at_once(
     with pytest.raises(DataError) as refused:
         dataset_preparation.prepare_dataset(dataset_options(of_shards(shards)), tmp_path / "out")
     one, other = str(refused.value).splitlines()
-    assert "a-000.tar: cut short" in one
-    assert "a-001.tar: cut short" in other
+    assert "a-000.tar: truncated" in one
+    assert "a-001.tar: truncated" in other
     monkeypatch.setattr(webdataset_rows, "SHOWN", 2)
-    with pytest.raises(DataError, match=r"a-001.tar: cut short .* again$"):
+    with pytest.raises(DataError, match=r"a-001.tar: truncated .* again$"):
         webdataset_rows.read_shards(dataset_options(of_shards(shards)))  # type: ignore[arg-type]
     monkeypatch.setattr(webdataset_rows, "SHOWN", 1)
-    with pytest.raises(DataError, match=r"a-000.tar: cut short .*\nand 1 more$"):
+    with pytest.raises(DataError, match=r"a-000.tar: truncated .*\nand 1 more$"):
         webdataset_rows.read_shards(dataset_options(of_shards(shards)))  # type: ignore[arg-type]
 
 
@@ -322,9 +322,9 @@ def test_ids_patients_and_groups_come_from_fields(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (["p1"], "neither text nor a number"),
-        ({}, "neither text nor a number"),
-        ("\ud800", "which contains half of a character"),
+        (["p1"], "neither a string nor a number"),
+        ({}, "neither a string nor a number"),
+        ("\ud800", "which contains half a character (a lone surrogate)"),
         ("p1", None),
         (12.0, None),
         (None, None),

@@ -29,7 +29,7 @@ def test_a_release_above_max_epsilon_is_refused_with_both_totals() -> None:
         "at delta 1e-05",
         f"(without this release {before:.5g}"[:-1],
         ", by the book), above max_epsilon",
-        "write a smaller epsilon, or raise max_epsilon",
+        "set a smaller epsilon, or raise max_epsilon",
     ):
         assert words in said, said
     refuse_excess(booked, asked, replace(LIMITS, max_epsilon=after * 1.0001), ledger="the book")

@@ -72,7 +72,7 @@ def test_a_plan_s_figure_is_a_file_of_its_epsilon_and_the_usual_ones(tmp_path: P
         assert (tmp_path / name).read_bytes().startswith(start)
     text = (tmp_path / "plan.svg").read_text()
     assert [f"ε = {e} -->" in text for e in (0.1, 0.3, 0.7, 1, 3, 10)] == [True] * 6
-    with pytest.raises(ConfigError, match=r"plan\.pdf: write a name that ends in \.svg or \.png"):
+    with pytest.raises(ConfigError, match=r"plan\.pdf: use a name that ends in \.svg or \.png"):
         planner.write_plan_figure(tmp_path / "plan.pdf", SETTING, SCALE, unit="image")
     svg = planner.plan_svg(SETTING, SCALE, list(_starts().values()), title="a", unit="image")
     assert b"<svg" in svg

@@ -20,7 +20,9 @@ class OperatingPointOptions(Options):
     """The class whose units should not be missed, and the share of them to find."""
 
     positive_class: str = Field(
-        min_length=1, description="Class that `--operating-point` names from the threshold on."
+        min_length=1,
+        description="Class that `--operating-point` predicts for probabilities at or above the "
+        "threshold.",
     )
     sensitivity: float = Field(
         gt=0,
@@ -41,8 +43,9 @@ class CalibrateOptions(Options):
     operating_point: OperatingPointOptions | None = Field(
         None,
         exclude_if=lambda value: value is None,
-        description="Publish the highest threshold of one class that surely has a sensitivity. It "
-        "costs nothing for two classes, and for more a part of the calibration's epsilon.",
+        description="Publish the highest threshold of one class that surely reaches "
+        "`sensitivity`. It costs nothing with two classes; with more, it costs a part of the "
+        "calibration's epsilon.",
     )
 
 

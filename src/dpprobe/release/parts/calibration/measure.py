@@ -136,7 +136,7 @@ def check_calibration_size(plan: Plan) -> None:
     if plan.n < fewest:
         raise PrivacyError(
             f"calibrate: {plan.n} test units are too few: 90% sets need {fewest} at epsilon "
-            f"{plan.epsilon:g}; write a larger epsilon, use more test units, or remove calibrate"
+            f"{plan.epsilon:g}; set a larger epsilon, use more test units, or remove calibrate"
         )
 
 
@@ -150,7 +150,7 @@ def check_point_size(plan: Plan, wanted: WantedPoint) -> int:
         raise PrivacyError(
             f"calibrate.operating_point: a sensitivity of {wanted.sensitivity:g} needs {fewest} "
             f"test units of {wanted.positive_class} at epsilon {plan.epsilon:g}, but there are "
-            f"{plan.n} test units in total; write a larger epsilon or a smaller sensitivity, use "
+            f"{plan.n} test units in total; set a larger epsilon or a smaller sensitivity, use "
             "more test units, or remove operating_point"
         )
     return fewest

@@ -189,7 +189,7 @@ class Steps(PartSteps):
         if chain.factorisation != factorisation:
             raise ConfigError(
                 f"release {release.name}: horizon {options.horizon}, but the horizon of "
-                f"{before.name} is {chain.factorisation.horizon}; write equal horizons"
+                f"{before.name} is {chain.factorisation.horizon}; use equal horizons"
             )
         return chain
 
@@ -204,7 +204,7 @@ class Steps(PartSteps):
         if dataset in (link.dataset for link in chain.links):
             raise PrivacyError(
                 f"dataset {dataset}: its units are in this chain of cohorts already, and would "
-                "count twice; write a dataset of new units"
+                "count twice; use a dataset of new units"
             )
         binds = self.list_binds()
         if other := [name for name in binds if chain.binds and chain.binds[name] != binds[name]]:

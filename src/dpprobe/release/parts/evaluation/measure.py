@@ -209,7 +209,7 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
         if noise > MOST_NOISE:
             raise PrivacyError(
                 f"evaluate.epsilon {plan.epsilon:g}: on {plan.n} test units the accuracy would "
-                f"have noise of {100 * noise:.0f} points and would be useless; write a larger "
+                f"have noise of {100 * noise:.0f} points and would be useless; set a larger "
                 "epsilon, use more test units, or remove evaluate"
             )
     elif classes * (enough := enough_of_a_class(plan, classes=classes)) > plan.n:
@@ -217,7 +217,7 @@ def check_telling(plan: Plan, *, classes: int = 2) -> None:
         raise PrivacyError(
             f"evaluate.epsilon {plan.epsilon:g}: the {name} needs {math.ceil(enough)} test units "
             f"of each class for a result in {RESULT_CHANCE:.0%} of releases, but there are "
-            f"{plan.n} test units in total; write a larger epsilon, use more test units, or remove "
+            f"{plan.n} test units in total; set a larger epsilon, use more test units, or remove "
             "evaluate"
         )
 

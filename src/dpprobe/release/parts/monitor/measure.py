@@ -90,7 +90,7 @@ def check_monitor_size(plan: Plan) -> None:
     if plan.n < fewest:
         raise PrivacyError(
             f"monitor: {plan.n} test units are too few: epsilon {plan.epsilon:g} needs {fewest}; "
-            "write a larger epsilon, use more test units, or remove monitor"
+            "set a larger epsilon, use more test units, or remove monitor"
         )
 
 

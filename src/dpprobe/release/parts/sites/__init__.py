@@ -65,13 +65,13 @@ class SitesOptions(Options):
                 )
         if self.colluders >= len(self.members):
             raise ValueError(
-                f"colluders {self.colluders}: there are {len(self.members)} sites, and one must be "
-                f"honest; write at most {len(self.members) - 1}"
+                f"colluders {self.colluders}: there are {len(self.members)} sites, and one must "
+                f"be honest; use at most {len(self.members) - 1}"
             )
         if self.aggregator is not None and self.colluders != 1:
             raise ValueError(
-                f"colluders {self.colluders}: has no effect with an aggregator, which alone adds "
-                "noise; remove colluders"
+                f"colluders {self.colluders}: has no effect with an aggregator, which adds all "
+                "the noise; remove colluders"
             )
         return self
 
@@ -89,6 +89,6 @@ def list_faults(wanted: WantedRelease) -> Iterator[str]:
 PART = ReleasePart(
     key="sites",
     options=SitesOptions,
-    describe="Train one head with other sites; the dataset has the rows of this site alone.",
+    describe="Train one head with other sites; the dataset has only the rows of this site.",
     faults=list_faults,
 )

@@ -177,8 +177,8 @@ class SeveralSites(Transport):
         if has_sent(self.private):
             raise PrivacyError(
                 f"{self.private}: has sums that were sent, but the ledger has no entry of release "
-                f"{self.release.name}. Restore the ledger alone, which records the spent budget, "
-                "and write a release with another name"
+                f"{self.release.name}. Restore only the ledger, which records the spent budget, "
+                "and make a release with another name"
             )
         (self.private / AGREEMENT_FILE).unlink(missing_ok=True)
 
