@@ -53,7 +53,7 @@ def refuse_excess(
             before = max_risk.measure(bound_bookings(booked, max_risk.rates, delta))
             raise BudgetError(
                 f"release {booking.release!r}: attacks on a unit could reach {reached:g} (without "
-                f"this release {before:g}, by {ledger}), above max_risk {max_risk}. Set a "
+                f"this release {before:g}, by {ledger}), above max_risk {max_risk}. Choose a "
                 f"smaller epsilon, or raise max_risk{_explain_unsure_total(every)}"
             )
 
