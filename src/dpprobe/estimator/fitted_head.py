@@ -49,14 +49,15 @@ class Fit:
         return self.entry is not None
 
     def count_spent(self) -> Spent:
-        """Returns the current total of the budget, because users may also choose among later fits.
+        """Returns the budget's total, now or after the fit, whichever has the larger epsilon.
 
-        A budget copied to another process may list fewer fits than at the time of this fit.
+        Users may also choose among later fits. A budget copied to another process may list fewer
+        fits than at the time of this fit, and an abandoned fit no longer counts.
         """
         assert self.budget is not None
         assert self.spent is not None
         now = self.budget.compute_spent(self.plan.delta)
-        return max(self.spent, now, key=lambda spent: spent.entries)
+        return max(self.spent, now, key=lambda spent: (spent.epsilon, spent.entries))
 
 
 def hash_heads(heads: Heads) -> str:

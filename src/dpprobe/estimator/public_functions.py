@@ -16,6 +16,7 @@ from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.plan import Mechanism
 from dpprobe.privacy.target import Target
 from dpprobe.release.checks import Report
+from dpprobe.release.ledger.ledger_file import check_delta
 from dpprobe.release.verification.verify import verify_bundle
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def epsilon_of(
       0.72
     """
     releases = _make_releases(noise_multiplier, steps, sample_rate)
-    return compute_epsilon([releases], read_number("delta", delta), "pld")
+    check_delta(read_number("delta", delta))
+    return compute_epsilon([releases], delta, "pld")
 
 
 def _make_releases(noise_multiplier: float, steps: int, sample_rate: float) -> Mechanism:

@@ -116,6 +116,11 @@ def read_limits(study: Study, dataset: str) -> Limits:
     )
 
 
+def read_joined_limits(study: Study, dataset: str) -> dict[str, Limits]:
+    """Returns the limits of the study's other datasets, each at its own delta."""
+    return {name: read_limits(study, name) for name in study.datasets if name != dataset}
+
+
 def name_split(dataset: DatasetOptions, store: FeatureStore) -> str:
     """Returns a key of the split; splits with equal keys put each unit on the same side."""
     split = dataset.public_split()

@@ -24,7 +24,12 @@ from dpprobe.files.disk_errors import require_room
 from dpprobe.files.json_files import RECORD_HASH, write_record
 from dpprobe.privacy.entropy import SystemEntropy
 from dpprobe.release.asked_comparison import AskedComparison
-from dpprobe.release.asked_release import count_promise, list_units, read_limits
+from dpprobe.release.asked_release import (
+    count_promise,
+    list_units,
+    read_joined_limits,
+    read_limits,
+)
 from dpprobe.release.bundle import bundle_digest
 from dpprobe.release.compared_heads import share_right
 from dpprobe.release.comparison import POWER, Noise, ReleasedSums, least_difference, release_sums
@@ -60,7 +65,11 @@ class ComparisonTask(AskedComparison):
                 "row" if self.unit == "image" else "patient",
             )
         self._check_heads()
-        self.ledger.check_room(self.make_booking(), read_limits(self.study, self.dataset))
+        self.ledger.check_room(
+            self.make_booking(),
+            read_limits(self.study, self.dataset),
+            joined_limits=read_joined_limits(self.study, self.dataset),
+        )
         least = least_difference(Noise.of_plan(self.plan), self.metric, disagreement=HOPELESS)
         if not anyway and least > HOPELESS:
             raise PrivacyError(
@@ -158,6 +167,7 @@ class ComparisonTask(AskedComparison):
             ),
             other_units_than=self.study.datasets[self.dataset].other_units_than,
             datasets=self.study.datasets,
+            joined_limits=read_joined_limits(self.study, self.dataset),
         )
         logger.info("%s: recorded as entry %d", self.title, entry.number)
         with tell_of_entry(f"{entry.number} of {self.ledger.path}"):

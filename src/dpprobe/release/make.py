@@ -42,6 +42,7 @@ from dpprobe.release.asked_release import (
     hash_data,
     hash_options,
     list_units,
+    read_joined_limits,
     read_limits,
 )
 from dpprobe.release.bundle import (
@@ -310,6 +311,7 @@ def _book_release(planned: PlannedRelease) -> Entry:
         units=list_units(f"release {asked.name}", folder, asked.dataset, asked.stores),
         other_units_than=asked.dataset.other_units_than,
         datasets=asked.study.datasets,
+        joined_limits=read_joined_limits(asked.study, asked.options.dataset),
     )
 
 

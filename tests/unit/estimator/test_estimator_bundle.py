@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
 from dpprobe.errors import ConfigError, DataError, DpprobeError, PrivacyError
+from dpprobe.estimator import planned_fit
 from dpprobe.estimator.private_classifier import PrivateClassifier
 from dpprobe.estimator.public_functions import verify
 from dpprobe.privacy.accountants import gaussian_epsilon
@@ -257,6 +259,23 @@ def test_a_fit_knows_of_itself_where_its_ledger_is_not(tmp_path: Path) -> None:
     assert budget.compute_spent().entries == 0
     assert fitted.fit_.count_spent() == total
     assert total.entries == 1
+
+
+def test_a_fit_counts_later_fits_after_another_was_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of fits is then equal, but not their total."""
+    budget = make_budget(tmp_path / "data/lesions", max_epsilon=10.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(planned_fit, "fit_heads", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            fit(budget=budget, epsilon=0.1)
+    fitted = fit(budget=budget, epsilon=0.2)
+    Ledger(tmp_path / "data/lesions/ledger.jsonl").abandon_entry(1, "died before its noise")
+    fit(budget=budget, epsilon=2.0)
+    now = budget.compute_spent()
+    assert fitted.fit_.count_spent() == now
+    assert now.epsilon > 2.0
 
 
 def test_a_bundle_that_hides_other_fits_is_not_verified(tmp_path: Path) -> None:

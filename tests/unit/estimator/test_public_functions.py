@@ -151,6 +151,7 @@ def test_each_public_name_is_there_and_documented(name: str) -> None:
         ({"sample_rate": 1.1}, PrivacyError, r"sample_rate 1\.1 must be"),
         ({"delta": "x"}, ConfigError, "delta 'x': pass one number"),
         ({"delta": 0.0}, PrivacyError, r"delta 0\.0: "),
+        ({"delta": 9.9e-11, "sample_rate": 0.5}, PrivacyError, "delta 9.9e-11: .* 1e-10 to 1"),
     ],
     ids=str,
 )

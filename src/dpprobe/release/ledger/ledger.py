@@ -68,6 +68,7 @@ class Ledger(LedgerFile):
         units: Units | None = None,
         other_units_than: Sequence[str] = (),
         datasets: Collection[str] = (),
+        joined_limits: Mapping[str, Limits] | None = None,
     ) -> Entry:
         """Records a release; its noise may be drawn only after `book_release` returns.
 
@@ -75,14 +76,17 @@ class Ledger(LedgerFile):
           units: the release's units; None to compare no units.
           other_units_than: datasets whose units are known to differ, even if names are equal.
           datasets: the study's datasets, which may have no ledger yet.
+          joined_limits: limits of other datasets, which hold for those that `same_units_as` joins
+            with this dataset: all of them have one total.
 
         Raises:
-          BudgetError: if a limit of the dataset would be exceeded.
+          BudgetError: if a limit would be exceeded.
           PrivacyError: if the release's name or place in a chain of cohorts is taken,
             `same_units_as` names no dataset, or the units contradict earlier bookings.
           DataError: for a damaged line in any ledger of the data_dir, or missing unit hashes.
         """
         folder = self.path.parent
+        self._refuse_link()
         if units is not None:
             # Images are decoded before ledgers are locked, because decoding may take hours.
             booking = replace(booking, pixels=units.contents.pixels)
@@ -107,16 +111,23 @@ class Ledger(LedgerFile):
                     self.path.absolute(), others, booking, hashes, key, unlike=other_units_than
                 )
                 booking = replace(booking, units=write_hashes(folder, hashes, key))
-            refuse_excess(self._add_up(added), booking, limits, ledger=str(self.path))
+            self._refuse_excess(ledgers, booking, limits, joined_limits)
             number = len(content.entries) + 1
             self._append_line(content, "book", number, booking=booking.to_dict())
             return content.entries[number]
 
-    def check_room(self, booking: Booking, limits: Limits) -> None:
+    def check_room(
+        self,
+        booking: Booking,
+        limits: Limits,
+        *,
+        joined_limits: Mapping[str, Limits] | None = None,
+    ) -> None:
         """Checks the epsilon and unit of a booking as `book_release` does, without recording."""
-        added = self._find_added(self._read_ledgers(), booking)
-        refuse_other_unit(self.path.absolute(), added, booking)
-        refuse_excess(self._add_up(added), booking, limits, ledger=str(self.path))
+        self._refuse_link()
+        ledgers = self._read_ledgers()
+        refuse_other_unit(self.path.absolute(), self._find_added(ledgers, booking), booking)
+        self._refuse_excess(ledgers, booking, limits, joined_limits)
 
     def close_entry(self, number: int, digest: str) -> None:
         """Closes an open entry whose bundle is complete; may be repeated with the same digest."""
@@ -169,17 +180,48 @@ class Ledger(LedgerFile):
             for name, ledger in ledgers.items()
         }
 
+    def _refuse_link(self) -> None:
+        """Refuses a linked folder: through its other path, other ledgers would be added up."""
+        for path in (self.path.parent, self.path):
+            if path.is_symlink():
+                raise PrivacyError(
+                    f"{path}: a link to {path.resolve()}. The total of a dataset depends on the "
+                    "ledgers in the folders next to it, so move the dataset's folder into "
+                    f"{self._data_dir}, or make {self._data_dir} the link"
+                )
+
+    def _refuse_excess(
+        self,
+        ledgers: Mapping[str, list[Entry]],
+        booking: Booking,
+        limits: Limits,
+        joined_limits: Mapping[str, Limits] | None,
+    ) -> None:
+        """Refuses a booking above a limit of this dataset, or of a dataset with the same total."""
+        booked = self._add_up(self._find_added(ledgers, booking))
+        refuse_excess(booked, booking, limits, ledger=str(self.path))
+        joined = self._find_joined(ledgers, booking) - {self._dataset}
+        for name, each in (joined_limits or {}).items():
+            if name in joined:
+                other = self.path.parent.parent / name / LEDGER_FILE
+                refuse_excess(booked, booking, each, ledger=str(other))
+
     def _find_added(
         self, ledgers: Mapping[str, list[Entry]], *extra: Booking
     ) -> dict[str, list[Entry]]:
         """Returns the entries of this ledger, then of all ledgers that are added to its total."""
+        joined = self._find_joined(ledgers, *extra)
+        return {name: listed for name, listed in ledgers.items() if name in joined}
+
+    def _find_joined(self, ledgers: Mapping[str, list[Entry]], *extra: Booking) -> set[str]:
+        """Returns the datasets that `same_units_as` joins with this one; some have no ledger."""
         bookings = [(self._dataset, each) for each in extra]
         bookings += [(name, each.booking) for name, listed in ledgers.items() for each in listed]
         pairs = [{name, each.same_units_as} for name, each in bookings if each.same_units_as]
-        joined: set[str | None] = {self._dataset}
-        while more := set().union(*(pair for pair in pairs if pair & joined)) - joined:
+        joined = {self._dataset}
+        while more := set[str]().union(*(pair for pair in pairs if pair & joined)) - joined:
             joined |= more
-        return {name: listed for name, listed in ledgers.items() if name in joined}
+        return joined
 
     def _add_up(self, added: Mapping[str, list[Entry]]) -> list[Booking]:
         """Lists the bookings, with different split keys for different datasets.

@@ -33,7 +33,8 @@ Only a signature protects a bundle against the following undetectable changes:
   cohorts and of an earlier cohort's release.
 - Another hash of a public file is undetectable without the file.
 - Other documents are undetectable if bundle.json names another version of dpprobe as their writer.
-- A larger total of the ledger, or another entry number, is undetectable.
+- Another total of the ledger that is at least the release's own epsilon, another number of its
+  releases, and another entry number are undetectable.
 
 Only the maker can vouch that noise was drawn as stated, that training examples were clipped, and
 that n and the units are true.

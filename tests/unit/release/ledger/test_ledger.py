@@ -124,6 +124,47 @@ def test_the_limit_is_met_to_its_last_digit_and_not_exceeded(ledger: Ledger) -> 
     assert len(ledger.read_entries()) == 3
 
 
+@pytest.mark.parametrize("booked_first", [True, False])
+def test_the_limit_of_a_joined_dataset_holds_at_its_own_delta(
+    ledger: Ledger, booked_first: bool
+) -> None:
+    """`same_units_as` gives both datasets one total, with or without an earlier release."""
+    moles = Ledger.of_dataset(ledger.path.parents[1], "moles")
+    if booked_first:
+        ledger.book_release(booking("first"), FREE)
+    asked = replace(booking("second"), same_units_as="lesions")
+    sigmas = [5.0] * (1 + booked_first)
+    delta = 1e-8
+    mu = math.sqrt(sum(sigma**-2 for sigma in sigmas))
+    for room, fits in ((0.999, False), (1.001, True)):
+        limit = Limits(delta=delta, max_epsilon=room * gaussian_epsilon(mu, delta))
+        joined = {"lesions": limit, "unrelated": Limits(delta=DELTA, max_epsilon=0.01)}
+        said = refusal_of(moles.check_room, asked, FREE, joined_limits=joined)
+        assert (said is None) == fits
+        if said is not None:
+            check_tokens(str(said), "'second'", "max_epsilon", ledger.path, f"delta {delta:g}")
+            with refuses(PrivacyError, "'second'", ledger.path):
+                moles.book_release(asked, FREE, datasets=["lesions"], joined_limits=joined)
+    moles.book_release(asked, FREE, datasets=["lesions"], joined_limits=joined)
+
+
+@pytest.mark.parametrize("linked", ["lesions", "lesions/ledger.jsonl"])
+def test_a_dataset_has_its_ledger_in_one_place(tmp_path: Path, linked: str) -> None:
+    """Next to the link are other ledgers than next to its target."""
+    far = Ledger.of_dataset(tmp_path / "far", "lesions")
+    far.book_release(booking("first"), FREE)
+    near = tmp_path / "near" / linked
+    near.parent.mkdir(parents=True)
+    near.symlink_to(tmp_path / "far" / linked)
+    ledger = Ledger.of_dataset(tmp_path / "near", "lesions")
+    for call in (ledger.book_release, ledger.check_room):
+        with refuses(PrivacyError, near, tmp_path / "far" / linked, "move"):
+            call(booking("second"), FREE)
+    (tmp_path / "whole").symlink_to(tmp_path / "far")
+    Ledger.of_dataset(tmp_path / "whole", "lesions").book_release(booking("second"), FREE)
+    assert len(far.read_entries()) == 2
+
+
 LOOSE: dict[str, Any] = {"max_epsilon": 100.0, "max_risk": Risk.from_dict({"advantage": 0.99})}
 TIGHT: dict[str, Any] = {
     "max_epsilon": mu_epsilon(5.0),
