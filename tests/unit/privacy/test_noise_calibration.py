@@ -524,3 +524,12 @@ def test_second_opinions_with_checks_are_those_of_the_calibration_rounded_up(
     assert notes == reasons
     assert [*notes] == ([name for name in checks if name[:3] == "prv"] if selection else [])
     assert ("selection by" in by) == (selection is not None)
+
+
+@pytest.mark.parametrize("budget", [1.0, Risk(advantage=0.1)], ids=str)
+def test_a_delta_above_one_over_n_is_refused_for_an_epsilon_and_for_a_risk(
+    budget: float | Risk,
+) -> None:
+    Target(n=1000, epsilon=budget, delta=0.001)
+    with pytest.raises(PrivacyError, match="delta 0.0011 is above 1/n"):
+        Target(n=1000, epsilon=budget, delta=0.0011)

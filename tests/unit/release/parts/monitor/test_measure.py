@@ -17,6 +17,7 @@ from PIL import Image
 from safetensors.numpy import load, save
 
 from dpprobe.errors import DataError, PrivacyError
+from dpprobe.heads import training_set
 from dpprobe.heads.fitted import TYPICAL
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.registry import method_options
@@ -106,8 +107,12 @@ def test_rows_without_finite_scores_count_nothing_and_zeros_count() -> None:
     assert counts_of(np.zeros((4, CLASSES)), np.ones(4), n=2**30, unusual=True).sum() == 16
 
 
-def test_a_row_counts_in_the_cells_that_new_images_do() -> None:
+@pytest.mark.parametrize("block", [7, 1000])
+def test_a_row_counts_in_the_cells_that_new_images_do(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The release and `predict` place the same values with the same function."""
+    monkeypatch.setattr(training_set, "CHUNK_BYTES", 4 * CLASSES * block)
     scores = np.random.default_rng(2).normal(size=(40, CLASSES)).astype(np.float32)
     whole = counts_of(scores, np.ones(40), n=1000, unusual=True)
     values = torch.from_numpy(scores).softmax(dim=1).numpy()
