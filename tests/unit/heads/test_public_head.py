@@ -145,13 +145,18 @@ def test_noise_decides_what_a_public_head_changes(tmp_path: Path) -> None:
     assert accuracy_of(wrong, 0.3) > accuracy_of(None, 0.3) - 0.02
 
 
-def test_several_labels_take_no_bias_from_the_file(tmp_path: Path) -> None:
+def test_several_labels_take_no_bias_from_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file's path may begin with ~."""
     head = np.column_stack([_MEANS, np.full(CLASSES, 9.0)])
-    path = write_head(tmp_path / "head.safetensors", head)
-    method = method_options({"head": "momentum", "loss": "sigmoid", "public_head": str(path)})
+    write_head(tmp_path / "head.safetensors", head)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = "~/head.safetensors"
+    method = method_options({"head": "momentum", "loss": "sigmoid", "public_head": path})
     features, labels = draw_rows(30, 0)
     hot = torch.from_numpy(np.eye(CLASSES, dtype=np.uint8)[labels])
-    public = PublicInputs(hashes={str(path): str(hash_file(str(path)))})
+    public = PublicInputs(hashes={path: str(hash_file(path))})
     data = TrainingSet(torch.from_numpy(features), hot, CLASSES, public=public)
     first: list[torch.Tensor] = []
 
