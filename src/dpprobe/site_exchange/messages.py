@@ -17,6 +17,9 @@ site's message. A message is first written to the private folder, never over ano
 copied to the exchange. A total is stored when first computed, so later files of other sites do not
 change the total. Only one process at a time holds the private folder's lock.
 
+**The ledger knows first.** Before the first message is written, the ledger records that sums are
+sent. A site that then loses or restores its private folder cannot abandon the entry.
+
 **Restored folders.** A private folder restored from a backup lacks messages, and other sites may
 replace messages. Noise and masks are therefore bound to a transcript: the hash of the agreement and
 of all totals so far. Noise is also bound to the exact sums. Different totals or sums get different
@@ -33,7 +36,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,6 +149,7 @@ class Exchange:
       private: the site's own folder.
       members: the sites' public Ed25519 keys, by name, hexadecimal.
       signer: the site's own key.
+      record_sending: records in the ledger, before a message is written, that sums are sent.
     """
 
     agreement: Agreement
@@ -154,6 +158,7 @@ class Exchange:
     private: Path
     members: Mapping[str, str]
     signer: Ed25519PrivateKey = field(repr=False)
+    record_sending: Callable[[], None] = field(repr=False)
 
     def check_messages(self) -> None:
         """Raises an error for a wrong message in the exchange, or a restored private folder."""
@@ -235,7 +240,9 @@ class Exchange:
                 )
             for site in {*self.agreement.names} - {self.site, *self.list_missing(number)}:
                 self._read_next(site, number, transcript)
-            write_private(sent, self._make_message(number, transcript, sums, secret))
+            message = self._make_message(number, transcript, sums, secret)
+            self.record_sending()
+            write_private(sent, message)
         if not path.exists():
             with atomic_path(path) as temporary:
                 shutil.copyfile(sent, temporary)

@@ -209,6 +209,7 @@ class AgreedSites(Agreed):
             private=site.private,
             members=self.options.members,
             signer=site.signer,
+            record_sending=self._record_sending,
         )
 
     def check(self, method: MethodOptions, n: int) -> None:
@@ -256,6 +257,11 @@ class AgreedSites(Agreed):
 
     def note_booked(self) -> None:
         keep_agreement(self.site.private, self.agreement)
+
+    def _record_sending(self) -> None:
+        entry = self.find_open()
+        assert entry is not None, "booked before any sum is computed"
+        self.release.ledger.record_sending(entry.number)
 
     def draw_head(self, fit: Fit, features: JobFeatures, method: MethodOptions) -> Draw:
         """Trains the head from the sums that all sites have sent, and states the block `sites`."""

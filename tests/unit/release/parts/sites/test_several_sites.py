@@ -292,6 +292,30 @@ def test_an_agreement_that_was_kept_holds_for_what_is_booked(tmp_path: Path) -> 
         east.task().run()
 
 
+@pytest.mark.parametrize("lost", ["private folder", "restored folder", "end of the ledger"])
+def test_a_lost_folder_or_an_earlier_ledger_does_not_free_sums_that_have_left(
+    tmp_path: Path, lost: str
+) -> None:
+    sites = make_sites(tmp_path, method="sums")
+    east = sites[0]
+    agree(sites)
+    backup = shutil.copytree(east.private, tmp_path / "backup")
+    run_until_waiting(east, "`dpprobe site sums`")
+    (entry,) = east.ledger.read_entries()
+    assert entry.sent
+    if lost == "end of the ledger":
+        booked, sent = east.ledger.path.read_bytes().splitlines(keepends=True)
+        assert json.loads(sent)["event"] == "send"
+        east.ledger.path.write_bytes(booked)
+    else:
+        shutil.rmtree(east.private)
+    if lost == "restored folder":
+        shutil.copytree(backup, east.private)
+    with refuses(PrivacyError, "entry 1", east.ledger.path, "sent", "another name"):
+        east.ledger.abandon_entry(1, "the folder was lost")
+    assert [each.is_counted for each in east.ledger.read_entries()] == [True]
+
+
 def test_an_entry_whose_sums_have_left_cannot_be_abandoned(tmp_path: Path) -> None:
     sites = make_sites(tmp_path, method="sums")
     east, north, south = sites
@@ -432,7 +456,7 @@ def test_a_site_that_dies_at_any_step_continues_with_the_same_message(tmp_path: 
     assert {each["status"] for each in killed} == {-signal.SIGKILL}
     for each in killed:
         assert each["killed"]["message"] in (None, whole["message"]), each["step"]
-        assert each["killed"]["entries"] or each["killed"]["message"] is None
+        assert each["killed"]["sent"] == [True] or each["killed"]["message"] is None
         assert each["again"] == 0, each["step"]
         result = {name: each[name] for name in ("message", "head", "entries")}
         assert result == {name: whole[name] for name in result}, each["step"]
