@@ -3,9 +3,10 @@
     <exchange>/sums-<round>.<site>.safetensors    for the other sites
 
 A site's private folder is <data_dir>/<dataset>/site-<release>, whose files have mode 0600.
-`secret.json` has the site's secret keys for masks and noise. `agreement.json` has the agreement,
-once the release is booked. `sums-<round>` has the message as sent, `total-<round>` the total of a
-complete round.
+`secret.json` has the site's secret keys for masks and noise. `offered.json` has a hash of the data
+that the site offered, which no other site may learn. `agreement.json` has the agreement, once the
+release is booked. `sums-<round>` has the message as sent, `total-<round>` the total of a complete
+round.
 
 A round has all sums that a fit requests at once. Each site adds up the messages of all sites, and
 learns only the total.
@@ -64,6 +65,7 @@ FORMAT_VERSION = 2
 _LARGEST_MESSAGE, _LARGEST_TEXT = 8 * 2**30, 2**26
 AGREEMENT_FILE = "agreement.json"
 SECRET_FILE = "secret.json"
+OFFERED_FILE = "offered.json"
 ANOTHER_NAME = (
     "nothing more can be sent for this release. The release's ledger entry counts, and all sites "
     "need a release with another name"
@@ -111,6 +113,25 @@ def read_secret(folder: Path) -> Secret | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: damaged ({error}); {ANOTHER_NAME}") from error
     return Secret(key=key, noise=noise)
+
+
+def keep_offered(folder: Path, data: str) -> None:
+    """Writes the hash of the data of this site's offer into the private folder."""
+    write_private(folder / OFFERED_FILE, canonical_json({"data": data}).encode())
+
+
+def read_offered(folder: Path) -> str | None:
+    """Reads the hash of `keep_offered`; None if the file is missing, DataError if damaged."""
+    path = folder / OFFERED_FILE
+    if not path.exists():
+        return None
+    try:
+        return str(_parse_plain(path)["data"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: damaged ({error}). If nothing is booked, remove the file and run `dpprobe "
+            f"site keys` again; otherwise {ANOTHER_NAME}"
+        ) from error
 
 
 def _parse_plain(path: Path) -> Any:

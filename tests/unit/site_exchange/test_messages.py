@@ -284,7 +284,9 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("write", HOSTILE.values(), ids=HOSTILE)
-@pytest.mark.parametrize("place", ["offer", "message", "own message", "secret", "agreement"])
+@pytest.mark.parametrize(
+    "place", ["offer", "message", "own message", "secret", "offered", "agreement"]
+)
 def test_whatever_lies_in_place_of_a_file_is_refused_at_once(
     place: str, write: Callable[[Path], object], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +301,7 @@ def test_whatever_lies_in_place_of_a_file_is_refused_at_once(
         "message": (north, exchange.read_rounds),
         "own message": (east, exchange.check_messages),
         "secret": (Path("east/secret.json"), lambda: exchanges.read_secret(Path("east"))),
+        "offered": (Path("east/offered.json"), lambda: exchanges.read_offered(Path("east"))),
         "agreement": (Path("east/agreement.json"), lambda: exchanges.read_agreement(Path("east"))),
     }[place]
     path.unlink(missing_ok=True)
