@@ -162,6 +162,14 @@ def test_stored_ledger_is_read() -> None:
     assert noise == [5.0]
 
 
+def test_stored_ledger_of_sites_is_read() -> None:
+    """Of three releases, one was abandoned, one closed, and several sites sent sums of the last."""
+    entries = Ledger(STORED / "ledger-2/ledger.jsonl").read_entries()
+    assert [each.state for each in entries] == ["abandoned", "closed", "open"]
+    assert [each.sent for each in entries] == [False, False, True]
+    assert [bool(each.booking.sites) for each in entries] == [True, False, True]
+
+
 def test_stored_hashes_of_units_are_read() -> None:
     (path,) = (STORED / "units-1").iterdir()
     digest = hashlib.sha256(path.read_bytes()).hexdigest()

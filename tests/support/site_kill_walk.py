@@ -76,7 +76,7 @@ def run(site: Site, *, kill_at: int | None = None, steps: Path | None = None) ->
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Returns hashes of the site's message and head, and the states of its ledger's entries."""
+    """Returns hashes of the site's message and head, and what its ledger says of its entries."""
     site = Site("east", folder / "east", {}, folder / "exchange", {})
     files = {
         "message": site.exchange / "first/sums-1.east.safetensors",
@@ -89,6 +89,7 @@ def describe(folder: Path) -> dict[str, Any]:
     return hashes | {
         "secret": (site.private / "secret.json").exists(),
         "entries": [entry.state for entry in site.ledger.read_entries()],
+        "sent": [entry.sent for entry in site.ledger.read_entries()],
     }
 
 

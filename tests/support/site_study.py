@@ -18,6 +18,14 @@ from tests.support.release_study import CLASSES, DIMENSION, PROBE, study
 
 SITES = ("east", "north", "south")
 TRAIN_ROWS, TEST_ROWS = (100, 140, 60), (60, 90, 50)
+HEADER: dict[str, Any] = {
+    "probe": PROBE,
+    "class_names": CLASSES,
+    "backbone": "pixels",
+    "backbone_options": {"family": "pixels", "color": "gray"},
+    "preprocessing": {"color": "gray"},
+    "precision": "float32",
+}
 
 
 @dataclass
@@ -84,13 +92,8 @@ def make_sites(folder: Path, **options: Any) -> list[Site]:
                 units=[f"{name} {split} {row // 2}" for row in range(sizes[place])]
                 if options.get("of_patients")
                 else None,
-                probe=PROBE,
-                class_names=CLASSES,
                 dataset_fingerprint=f"data of {name}",
-                backbone="pixels",
-                backbone_options={"family": "pixels", "color": "gray"},
-                preprocessing={"color": "gray"},
-                precision="float32",
+                **HEADER,
             )
     exchange = folder / "exchange"
     return [Site(name, folder / name, members, exchange, options) for name in SITES]

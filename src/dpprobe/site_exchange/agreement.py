@@ -69,11 +69,7 @@ class Agreement:
         ordered = sorted(offers, key=lambda offer: offer.site)
         first = ordered[0]
         for other in ordered[1:]:
-            names = sorted({*first.terms, *other.terms})
-            differing = [  # distinguishes missing terms from null
-                name for name in names if first.terms.get(name, ...) != other.terms.get(name, ...)
-            ]
-            if differing:
+            if differing := list_differing(first.terms, other.terms):
                 raise PrivacyError(
                     f"sites {first.site} and {other.site} differ in {', '.join(differing)}: all "
                     "sites need equal terms; compare the studies, then make the offers again"
@@ -99,6 +95,12 @@ class Agreement:
     def other_keys(self, site: str) -> dict[str, bytes]:
         """Returns the public X25519 keys of the other sites, by name."""
         return {each.site: bytes.fromhex(each.key) for each in self.offers if each.site != site}
+
+
+def list_differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Lists the names of values that differ, in order; a missing value differs from None."""
+    names = sorted({*first, *other})
+    return [name for name in names if first.get(name, ...) != other.get(name, ...)]
 
 
 def name_public_key(key: Ed25519PrivateKey) -> str:

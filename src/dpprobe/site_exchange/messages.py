@@ -3,9 +3,10 @@
     <exchange>/sums-<round>.<site>.safetensors    for the other sites
 
 A site's private folder is <data_dir>/<dataset>/site-<release>, whose files have mode 0600.
-`secret.json` has the site's secret keys for masks and noise. `agreement.json` has the agreement,
-once the release is booked. `sums-<round>` has the message as sent, `total-<round>` the total of a
-complete round.
+`secret.json` has the site's secret keys for masks and noise. `offered.json` has a hash of the data
+that the site offered, which no other site may learn. `agreement.json` has the agreement, once the
+release is booked. `sums-<round>` has the message as sent, `total-<round>` the total of a complete
+round.
 
 A round has all sums that a fit requests at once. Each site adds up the messages of all sites, and
 learns only the total.
@@ -16,6 +17,9 @@ the exchange. A round is complete once its total is in the private folder, which
 site's message. A message is first written to the private folder, never over another message, then
 copied to the exchange. A total is stored when first computed, so later files of other sites do not
 change the total. Only one process at a time holds the private folder's lock.
+
+**The ledger knows first.** Before the first message is written, the ledger records that sums are
+sent. A site that then loses or restores its private folder cannot abandon the entry.
 
 **Restored folders.** A private folder restored from a backup lacks messages, and other sites may
 replace messages. Noise and masks are therefore bound to a transcript: the hash of the agreement and
@@ -33,7 +37,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +65,7 @@ FORMAT_VERSION = 2
 _LARGEST_MESSAGE, _LARGEST_TEXT = 8 * 2**30, 2**26
 AGREEMENT_FILE = "agreement.json"
 SECRET_FILE = "secret.json"
+OFFERED_FILE = "offered.json"
 ANOTHER_NAME = (
     "nothing more can be sent for this release. The release's ledger entry counts, and all sites "
     "need a release with another name"
@@ -110,6 +115,25 @@ def read_secret(folder: Path) -> Secret | None:
     return Secret(key=key, noise=noise)
 
 
+def keep_offered(folder: Path, data: str) -> None:
+    """Writes the hash of the data of this site's offer into the private folder."""
+    write_private(folder / OFFERED_FILE, canonical_json({"data": data}).encode())
+
+
+def read_offered(folder: Path) -> str | None:
+    """Reads the hash of `keep_offered`; None if the file is missing, DataError if damaged."""
+    path = folder / OFFERED_FILE
+    if not path.exists():
+        return None
+    try:
+        return str(_parse_plain(path)["data"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: damaged ({error}). If nothing is booked, remove the file and run `dpprobe "
+            f"site keys` again; otherwise {ANOTHER_NAME}"
+        ) from error
+
+
 def _parse_plain(path: Path) -> Any:
     """Parses a file of the private folder; raises OSError or ValueError."""
     return parse_strict(read_bounded(path, _LARGEST_TEXT))
@@ -146,6 +170,7 @@ class Exchange:
       private: the site's own folder.
       members: the sites' public Ed25519 keys, by name, hexadecimal.
       signer: the site's own key.
+      record_sending: records in the ledger, before a message is written, that sums are sent.
     """
 
     agreement: Agreement
@@ -154,6 +179,7 @@ class Exchange:
     private: Path
     members: Mapping[str, str]
     signer: Ed25519PrivateKey = field(repr=False)
+    record_sending: Callable[[], None] = field(repr=False)
 
     def check_messages(self) -> None:
         """Raises an error for a wrong message in the exchange, or a restored private folder."""
@@ -235,7 +261,9 @@ class Exchange:
                 )
             for site in {*self.agreement.names} - {self.site, *self.list_missing(number)}:
                 self._read_next(site, number, transcript)
-            write_private(sent, self._make_message(number, transcript, sums, secret))
+            message = self._make_message(number, transcript, sums, secret)
+            self.record_sending()
+            write_private(sent, message)
         if not path.exists():
             with atomic_path(path) as temporary:
                 shutil.copyfile(sent, temporary)

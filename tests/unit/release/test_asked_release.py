@@ -29,7 +29,8 @@ MEASURED = {"evaluate": {"epsilon": 1}, "calibrate": {"epsilon": 1}, "monitor": 
 PRICE = {"options", "bind: epsilon or delta", "booking: parts"}
 METHOD = PRICE | {"bind: method", "term: method"}
 UNIT = {"options", "bind: unit of privacy", "booking: split"}
-PATIENT = UNIT | {"term: unit of privacy", "booking: unit", "booking: column"}
+COLUMN = UNIT | {"term: unit_column"}
+PATIENT = COLUMN | {"term: unit of privacy", "booking: unit", "booking: column"}
 # Options of the release and its dataset, with all values that must then differ. Heads ignore card,
 # key and limits; chains of cohorts bind what their sums need; sites agree on all options.
 RELEASES: dict[str, tuple[dict[str, Any], set[str]]] = {
@@ -65,12 +66,16 @@ RELEASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "patients": ({"of_patients": True}, PATIENT),
     "images of patients": (
         {"of_patients": True, "more": {"unit": "image"}},
-        UNIT | {"term: images per patient"},
+        COLUMN | {"term: images per patient"},
     ),
     "images per patient": (
         {"of_patients": True, "more": {"unit": "image", "max_images_per_patient": 2}},
-        UNIT | {"term: images per patient", "patients"},
+        COLUMN | {"term: images per patient", "patients"},
     ),
+    **{
+        name: ({"of_patients": True, "more": {name: value}}, PATIENT | {f"term: {name}"})
+        for name, value in {"filters": {"kind": ["a", "b"]}, "missing": "drop"}.items()
+    },
 }
 # The head ignores a study's name, seeds and device, and which site packs the bundle.
 STUDIES: dict[str, tuple[Any, set[str]]] = {

@@ -67,6 +67,7 @@ def open_exchange(
         private=folder / name,
         members=MEMBERS,
         signer=SIGNERS[name],
+        record_sending=lambda: None,
     )
 
 
@@ -130,6 +131,25 @@ def test_a_private_folder_that_lacks_a_sent_message_sends_nothing_more(folder: P
     path.unlink()
     sent.unlink()  # the same sums after the same totals
     assert exchange.send_sums([], [make_sum(3)], SECRETS["east"]).read_bytes() == before
+
+
+def test_nothing_is_sent_before_the_ledger_records_it(folder: Path) -> None:
+    recorded: list[bool] = []
+
+    def record(fault: Exception | None = None) -> None:
+        recorded.append(has_sent(folder / "east") or (folder / "all").exists())
+        if fault is not None:
+            raise fault
+
+    exchange = open_exchange(folder, "east")
+    refused = replace(exchange, record_sending=partial(record, DataError("the disk is full")))
+    with pytest.raises(DataError, match="the disk is full"):
+        refused.send_sums([], [make_sum(3)], SECRETS["east"])
+    assert not has_sent(exchange.private)
+    recording = replace(exchange, record_sending=record)
+    for _ in ("sent", "sent again"):
+        recording.send_sums([], [make_sum(3)], SECRETS["east"])
+    assert recorded == [False, False]
 
 
 def test_masks_and_noise_belong_to_the_totals_before(folder: Path) -> None:
@@ -264,7 +284,9 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("write", HOSTILE.values(), ids=HOSTILE)
-@pytest.mark.parametrize("place", ["offer", "message", "own message", "secret", "agreement"])
+@pytest.mark.parametrize(
+    "place", ["offer", "message", "own message", "secret", "offered", "agreement"]
+)
 def test_whatever_lies_in_place_of_a_file_is_refused_at_once(
     place: str, write: Callable[[Path], object], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +301,7 @@ def test_whatever_lies_in_place_of_a_file_is_refused_at_once(
         "message": (north, exchange.read_rounds),
         "own message": (east, exchange.check_messages),
         "secret": (Path("east/secret.json"), lambda: exchanges.read_secret(Path("east"))),
+        "offered": (Path("east/offered.json"), lambda: exchanges.read_offered(Path("east"))),
         "agreement": (Path("east/agreement.json"), lambda: exchanges.read_agreement(Path("east"))),
     }[place]
     path.unlink(missing_ok=True)

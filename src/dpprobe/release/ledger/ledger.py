@@ -50,6 +50,10 @@ from dpprobe.study.reserved_names import LEDGER_FILE, same_units_fault
 logger = logging.getLogger("dpprobe")
 
 SHORTEST_REASON = 5
+_SENT = (
+    "this site's sums were sent (or perhaps sent, if an earlier version of dpprobe recorded the "
+    "entry), and other sites may have the total"
+)
 
 
 class Ledger(LedgerFile):
@@ -138,8 +142,24 @@ class Ledger(LedgerFile):
             self._require_open(entry)
             self._append_line(content, "close", number, digest=digest)
 
+    def record_sending(self, number: int) -> None:
+        """Records that a site sends sums of an open entry, which then counts permanently.
+
+        No message may be written before `record_sending` returns. It may be repeated.
+        """
+        with self._lock_ledger() as content:
+            entry = self._find_entry(content, number)
+            self._require_open(entry)
+            if not entry.sent:
+                self._append_line(content, "send", number)
+
     def abandon_entry(self, number: int, reason: str) -> None:
-        """Abandons an open entry, which then no longer counts; refused if its sums were sent."""
+        """Abandons an open entry, which then no longer counts; refused if its sums were sent.
+
+        The ledger records that sums are sent. A private folder that was lost or restored therefore
+        does not matter, except that messages in it also prevent the abandonment, for example if an
+        earlier copy of the ledger was restored.
+        """
         if len(reason.strip()) < SHORTEST_REASON or not reason.isprintable():
             raise PrivacyError(
                 f"reason {reason!r}: must be one line of {SHORTEST_REASON} characters or more"
@@ -150,11 +170,10 @@ class Ledger(LedgerFile):
             if entry.booking.sites is not None:
                 folder = site_folder(self.path.parent, entry.booking.release)
                 stack.enter_context(lock_folder(folder))
-                if has_sent(folder):
+                if entry.sent or has_sent(folder):
                     raise PrivacyError(
-                        f"entry {number} of {self.path} counts permanently, because this site's "
-                        "sums were sent, and other sites may have the total. To begin again, "
-                        "all sites need a release with another name"
+                        f"entry {number} of {self.path} counts permanently: {_SENT}. To begin "
+                        "again, all sites need a release with another name"
                     )
             self._append_line(content, "abandon", number, reason=reason.strip())
 
@@ -274,7 +293,13 @@ class Ledger(LedgerFile):
         return content.entries[number]
 
     def explain_open(self, entry: Entry) -> str:
-        """Explains why an open entry counts, and how to abandon it."""
+        """Explains why an open entry counts, and how to continue or abandon it."""
+        if entry.sent:
+            return (
+                f"entry {entry.number} of {self.path} is open, and counts permanently: {_SENT}. "
+                f"Run `dpprobe site sums {entry.booking.release}` to continue; if the sites cannot "
+                "finish, all of them need a release with another name"
+            )
         return (
             f"entry {entry.number} of {self.path} is open: its job is still running, or died "
             "before its bundle was complete. An open entry counts, because its noise may have been "

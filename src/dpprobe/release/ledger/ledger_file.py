@@ -39,7 +39,9 @@ from dpprobe.privacy.plan import Mechanism, Plan, Selection
 logger = logging.getLogger("dpprobe")
 
 FORMAT = "dpprobe-ledger"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# Lines of version 1 do not record whether several sites sent sums (event "send").
+READ_VERSIONS = (1, 2)
 LOCK_FILE = "ledger.lock"
 BEFORE_THE_FIRST = "0" * 64
 
@@ -159,6 +161,8 @@ class Entry:
     Attributes:
       number: the entry's number from 1, in the order of booking.
       state: "open" after booking; later "closed" or "abandoned", which is final.
+      sent: True if this site's sums were sent to other sites, or may have been sent because the
+        entry was booked in format version 1.
       booked: the time of booking, in UTC.
       digest: the bundle's digest, if closed.
       reason: a person's reason, if abandoned.
@@ -168,6 +172,7 @@ class Entry:
     booking: Booking
     state: State
     booked: str
+    sent: bool = False
     digest: str | None = None
     reason: str | None = None
 
@@ -228,10 +233,10 @@ class LedgerFile:
         for number, line in enumerate(lines, start=1):
             try:
                 record = _check_line(line, last)
-                if record["format_version"] != FORMAT_VERSION:
+                if record["format_version"] not in READ_VERSIONS:
                     raise DataError(
                         f"{self.path}, line {number}: format version {record['format_version']!r}, "
-                        f"not {FORMAT_VERSION}; use the dpprobe that wrote it"
+                        f"not {' or '.join(map(str, READ_VERSIONS))}; use the dpprobe that wrote it"
                     )
                 _enter_record(entries, record)
             except (ValueError, KeyError, TypeError, AttributeError, PrivacyError) as error:
@@ -375,13 +380,22 @@ def _enter_record(entries: dict[int, Entry], record: Mapping[str, Any]) -> None:
     event, number = record["event"], record["number"]
     if event == "book" and number == len(entries) + 1:
         booking = Booking.from_dict(record["booking"])
-        entries[number] = Entry(number=number, booking=booking, state="open", booked=record["time"])
+        sent = record["format_version"] == 1 and booking.sites is not None
+        entries[number] = Entry(
+            number=number, booking=booking, state="open", booked=record["time"], sent=sent
+        )
+    elif event == "send" and _may_send(entries[number]):
+        entries[number] = replace(entries[number], sent=True)
     elif event == "close" and entries[number].state == "open":
         entries[number] = replace(entries[number], state="closed", digest=record["digest"])
     elif event == "abandon" and entries[number].state == "open":
         entries[number] = replace(entries[number], state="abandoned", reason=record["reason"])
     else:
         raise ValueError(f"event {event!r} of entry {number!r} does not fit earlier lines")
+
+
+def _may_send(entry: Entry) -> bool:
+    return entry.state == "open" and entry.booking.sites is not None and not entry.sent
 
 
 def check_delta(delta: float) -> None:

@@ -1,6 +1,7 @@
 """A site's private folder for one release: its path, its lock, and whether sums were sent.
 
-An entry whose sums were sent counts permanently, so the ledger reads this folder.
+An entry whose sums were sent counts permanently. The ledger records the sending, and also looks for
+messages in this folder.
 """
 
 from __future__ import annotations

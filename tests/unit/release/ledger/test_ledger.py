@@ -283,6 +283,8 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
         {"number": 4},
         {"event": "close", "number": 1, "digest": DIGEST},
         {"event": "close", "number": 9, "digest": DIGEST},
+        {"event": "send", "number": 1},
+        {"event": "send", "number": 2},
         {"event": "other"},
         *(
             {"number": 3, "booking": each}
@@ -300,9 +302,9 @@ def test_a_record_that_does_not_fit_is_refused_though_its_hashes_are_right(
     append(event="abandon", reason="which somebody may have seen")
     with refuses(DataError, "line 5", "'abandon'", "entry 2"):
         three_lines.read_entries()
-    for version in (0, 2):
+    for version in (0, 3):
         append(event="book", number=3, format_version=version)
-        with refuses(DataError, "line 5", f"version {version}", 1):
+        with refuses(DataError, "line 5", f"version {version}", "1 or 2"):
             three_lines.read_entries()
 
 
@@ -483,6 +485,40 @@ def test_an_entry_that_is_not_there_or_not_open_is_named(ledger: Ledger) -> None
     before = ledger.path.read_bytes()
     ledger.close_entry(1, "d" * 64)  # twice with one digest
     assert ledger.path.read_bytes() == before
+
+
+def test_sums_that_were_sent_count_for_good(ledger: Ledger) -> None:
+    """Entries of version 1 do not say whether sums were sent, so they count as if sent."""
+    for number, name in enumerate(("sent", "unsent", "alone"), start=1):
+        sites = None if name == "alone" else "agreement"
+        assert not ledger.book_release(replace(booking(name), sites=sites), FREE).sent
+        assert f"--abandon {number}" in describe_ledger(ledger, delta=None)
+    ledger.record_sending(1)
+    before = ledger.path.read_bytes()
+    ledger.record_sending(1)
+    assert ledger.path.read_bytes() == before
+    lines, last = [json.loads(line) for line in before.splitlines()], "0" * 64
+    earlier = Ledger.of_dataset(ledger.path.parents[1], "earlier")
+    earlier.path.parent.mkdir()
+    for values in lines[:3]:
+        kept = values | {"format_version": 1, "previous": last}
+        del kept["hash"]
+        last = hash_value(kept)
+        with earlier.path.open("ab") as stream:
+            stream.write(canonical_json({**kept, "hash": last}).encode() + b"\n")
+    earlier.record_sending(2)
+    for one, states in ((ledger, [True, False, False]), (earlier, [True, True, False])):
+        assert [entry.sent for entry in one.read_entries()] == states
+        for number, (name, sent) in enumerate(zip(("sent", "unsent"), states, strict=False), 1):
+            if sent:
+                with refuses(PrivacyError, f"entry {number}", one.path, "sent", "another name"):
+                    one.abandon_entry(number, REASON)
+                assert f"`dpprobe site sums {name}`" in describe_ledger(one, delta=None)
+            else:
+                one.abandon_entry(number, REASON)
+            assert f"--abandon {number}" not in describe_ledger(one, delta=None)
+    with refuses(PrivacyError, "entry 2", "abandoned"):
+        ledger.record_sending(2)
 
 
 def test_a_folder_with_a_space_is_quoted_for_the_shell(tmp_path: Path) -> None:

@@ -23,11 +23,13 @@ from dpprobe.files.atomic_writes import atomic_path, write_private
 from dpprobe.files.plain_files import sha256_file
 from dpprobe.heads.joint_fits import sites_fault
 from dpprobe.heads.options import MethodOptions
+from dpprobe.json_values import hash_value
 from dpprobe.options import resolve_path
 from dpprobe.privacy.accountants import compute_epsilon
 from dpprobe.privacy.entropy import SEEDED
 from dpprobe.privacy.noise_shares import SMALLEST_SHARE, Penalty, split_noise
 from dpprobe.privacy.plan import Plan
+from dpprobe.release.asked_release import hash_data
 from dpprobe.release.bundle import published_options
 from dpprobe.release.described_backbone import hash_backbone
 from dpprobe.release.ledger.ledger_file import Entry
@@ -40,6 +42,7 @@ from dpprobe.site_exchange.agreement import (
     Agreement,
     Offer,
     check_member_keys,
+    list_differing,
     name_public_key,
     read_offers,
     write_offer,
@@ -52,7 +55,9 @@ from dpprobe.site_exchange.messages import (
     Secret,
     hash_totals,
     keep_agreement,
+    keep_offered,
     read_agreement,
+    read_offered,
     read_secret,
     write_secret,
 )
@@ -66,6 +71,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
+# Options of some sources: which rows are left out, and what an uncertain label means.
+_ROW_OPTIONS = {"filters", "missing", "uncertain"}
 _POLL_SECONDS = 2.0  # seconds between checks for other sites' files
 
 
@@ -80,6 +87,7 @@ class SeveralSites(Transport):
         self.private = site_folder(release.ledger.path.parent, release.name)
         self.folder = resolve_path(options.exchange) / release.name
         self.terms = list_terms(release, options)
+        self.data = hash_data(release.stores)
         self.own_n, self.own_test_n = (FitInputs(store, release.unit).n for store in release.stores)
 
     @cached_property
@@ -103,12 +111,24 @@ class SeveralSites(Transport):
                 )
             agreement = Agreement.make(offers)
         local = next(each for each in agreement.offers if each.site == self.options.name)
-        if local != self._offer(local.key):
-            raise PrivacyError(
-                f"release {self.release.name}: this site's options or data have changed since its "
-                "offer; change them back. If this release is not booked, run `dpprobe site keys`"
-            )
+        self._refuse_changes(local)
         return AgreedSites(self, agreement)
+
+    def _refuse_changes(self, offered: Offer) -> None:
+        """Raises PrivacyError if options or data have changed since this site's offer."""
+        data = read_offered(self.private)
+        if data is None:
+            raise PrivacyError(_explain_lost(self.private, "hash of the data that it offered"))
+        kept, current = (
+            {**each.terms, "number of units": [each.n, each.test_n], "data": own}
+            for each, own in ((offered, data), (self._offer(offered.key), self.data))
+        )
+        if changed := list_differing(kept, current):
+            raise PrivacyError(
+                f"release {self.release.name}: options or data of this site have changed since its "
+                f"offer ({', '.join(changed)}); change them back. If this release is not booked, "
+                "run `dpprobe site keys`"
+            )
 
     def make_offer(self, prepare: Callable[[], None]) -> tuple[Offer, Path]:
         """Writes this site's offer into the exchange; keeps an earlier offer if still up to date.
@@ -123,7 +143,8 @@ class SeveralSites(Transport):
             offer = None if secret is None else self._offer(secret.public_key)
             if entry is not None:
                 kept = read_agreement(self.private)
-                if offer is None or kept is None or offer not in kept.offers:
+                same = kept is not None and offer in kept.offers
+                if offer is None or not same or read_offered(self.private) != self.data:
                     raise PrivacyError(
                         f"release {self.release.name}: options or data have changed since it was "
                         f"booked as entry {entry.number}, or its folder {self.private} is lost. "
@@ -134,6 +155,8 @@ class SeveralSites(Transport):
                 secret = Secret.draw()
                 write_secret(self.private, secret)
                 offer = self._offer(secret.public_key)
+            # before the offer leaves: otherwise a killed run leaves an offer of other data
+            keep_offered(self.private, self.data)
             return offer, write_offer(self.folder, offer, self.signer)
 
     def _offer(self, key: str) -> Offer:
@@ -209,6 +232,7 @@ class AgreedSites(Agreed):
             private=site.private,
             members=self.options.members,
             signer=site.signer,
+            record_sending=self._record_sending,
         )
 
     def check(self, method: MethodOptions, n: int) -> None:
@@ -222,11 +246,7 @@ class AgreedSites(Agreed):
         secret = read_secret(self.site.private)
         keys = {each.site: each.key for each in self.agreement.offers}
         if secret is None or secret.public_key != keys[self.options.name]:
-            raise PrivacyError(
-                f"{self.site.private}: this site's secret for the agreement is missing, so no sums "
-                "can be sent. If nothing is booked, run `dpprobe site keys` again; otherwise "
-                f"{ANOTHER_NAME}"
-            )
+            raise PrivacyError(_explain_lost(self.site.private, "secret for the agreement"))
         return secret
 
     def price_shares(self, plan: Plan) -> Plan:
@@ -256,6 +276,11 @@ class AgreedSites(Agreed):
 
     def note_booked(self) -> None:
         keep_agreement(self.site.private, self.agreement)
+
+    def _record_sending(self) -> None:
+        entry = self.find_open()
+        assert entry is not None, "booked before any sum is computed"
+        self.release.ledger.record_sending(entry.number)
 
     def draw_head(self, fit: Fit, features: JobFeatures, method: MethodOptions) -> Draw:
         """Trains the head from the sums that all sites have sent, and states the block `sites`."""
@@ -321,9 +346,17 @@ def _read_signer(options: SitesOptions) -> Ed25519PrivateKey:
     return key
 
 
+def _explain_lost(private: Path, what: str) -> str:
+    return (
+        f"{private}: this site's {what} is missing, so no sums can be sent. If nothing is booked, "
+        f"run `dpprobe site keys` again; otherwise {ANOTHER_NAME}"
+    )
+
+
 def list_terms(release: AskedRelease, options: SitesOptions) -> dict[str, Any]:
     """Returns the terms that must be equal at all sites, by their names in error messages."""
     store, method, asked = release.stores[0], release.asked_method, release.options
+    rows = release.dataset.model_dump(mode="json", include=_ROW_OPTIONS, exclude_defaults=True)
     blocks = {
         part.key: (block := asked.block(part.options)) and block.model_dump(mode="json")
         for part in load_parts().values()
@@ -338,6 +371,7 @@ def list_terms(release: AskedRelease, options: SitesOptions) -> dict[str, Any]:
         "kind of labels": "several" if store.multi_label else "one",
         "dimension": store.dimension,
         "unit of privacy": release.unit,
+        "unit_column": hash_value(release.promise.unit_column),
         "backbone": hash_backbone(store),
         "method": published_options(method),
         "public files": [sha256_file(Path(path)) for path in method.input_files()],
@@ -350,6 +384,7 @@ def list_terms(release: AskedRelease, options: SitesOptions) -> dict[str, Any]:
         "cohort": asked.cohort,
         "horizon": asked.horizon,
         "images per patient": release.study.dataset_patients(asked.dataset),
+        **{name: hash_value(value) for name, value in rows.items()},
         **blocks,
     }
 

@@ -8,6 +8,7 @@ import signal
 import sys
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,10 +31,11 @@ from dpprobe.site_exchange import shared_sums
 from dpprobe.site_exchange.agreement import sign_values
 from dpprobe.site_exchange.masks import mask_numbers
 from tests.support.edited_bundles import failed
+from tests.support.feature_stores import write_split
 from tests.support.programs import run_program
 from tests.support.refusals import refuses
-from tests.support.release_study import DIMENSION, write_features
-from tests.support.site_study import Site, make_sites
+from tests.support.release_study import CLASSES, DIMENSION, write_features
+from tests.support.site_study import HEADER, TRAIN_ROWS, Site, make_sites
 
 
 def take_turns(sites: list[Site], **changes: Any) -> int:
@@ -173,13 +175,25 @@ def test_a_site_waits_for_offers_and_then_for_sums_and_has_booked_before_it_send
     assert all(len(site.ledger.read_entries()) == 1 for site in sites)
 
 
-def test_sites_with_other_options_do_not_begin(tmp_path: Path) -> None:
-    sites = make_sites(tmp_path, method="sums")
-    for site, changes in zip(sites, ({}, {"epsilon": 1, "delta": 1e-5}, {}), strict=True):
-        site.task(**changes).make_offer()
-    for site in sites:
-        with refuses(PrivacyError, "north", "delta, epsilon"):
-            site.task(**({"epsilon": 1, "delta": 1e-5} if site.name == "north" else {})).run()
+@pytest.mark.parametrize(
+    ("of_patients", "changes", "named"),
+    [
+        (False, {"epsilon": 1, "delta": 1e-5}, "delta, epsilon:"),
+        (True, {"more": {"unit_column": "visit"}}, "another unit_column:"),
+        (True, {"more": {"filters": {"kind": ["a"]}, "missing": "drop"}}, "filters, missing:"),
+    ],
+)
+def test_sites_with_other_options_do_not_begin(
+    tmp_path: Path, of_patients: bool, changes: dict[str, Any], named: str
+) -> None:
+    patients = {"of_patients": True} if of_patients else {}
+    sites = make_sites(tmp_path, method="sums", **patients)
+    tasks = [site.task(**(changes if site.name == "north" else {})) for site in sites]
+    for task in tasks:
+        task.make_offer()
+    for site, task in zip(sites, tasks, strict=True):
+        with refuses(PrivacyError, "north", named):
+            task.run()
         assert site.ledger.read_entries() == []
 
 
@@ -271,6 +285,51 @@ def test_a_site_cannot_change_its_mind_after_all_have_agreed(
     assert north.ledger.read_entries() == []
 
 
+@pytest.mark.parametrize("step", ["keep_offered", "write_offer", None])
+def test_data_replaced_after_the_offer_need_another_offer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str | None
+) -> None:
+    """The offers of other rows are equal, because no other site may learn a hash of data.
+
+    An offer that is killed at a step before it is complete, or has no hash of data because an
+    earlier version wrote it, is made again.
+    """
+    sites = make_sites(tmp_path, method="sums")
+    north = sites[1]
+    agree(sites)
+    offered = north.private / "offered.json"
+    assert offered.stat().st_mode & 0o077 == 0
+    names = [f"other-{row}" for row in range(TRAIN_ROWS[1])]
+    labels = np.arange(len(names)) % len(CLASSES)
+    shutil.rmtree(north.folder / "train")
+    rows = np.eye(len(names), DIMENSION)
+    write_split(north.folder / "train", rows, labels, ids=names, **HEADER)
+    with refuses(PrivacyError, "release first", "(data)", "`dpprobe site keys`"):
+        north.task().run()
+    if step is not None:
+        with monkeypatch.context() as patch:
+            patch.setattr(several_sites, step, lambda *_: pytest.fail("killed"))
+            with pytest.raises(pytest.fail.Exception):
+                agree([north])
+    if step == "keep_offered":
+        with refuses(PrivacyError, "release first", "(data)", "`dpprobe site keys`"):
+            north.task().run()
+    offered.unlink()
+    with refuses(PrivacyError, north.private, "hash of the data", "`dpprobe site keys`"):
+        north.task().run()
+    assert north.ledger.read_entries() == []
+    before = (north.exchange / "first/offer.north.json").read_bytes()
+    agree([north])
+    assert (north.exchange / "first/offer.north.json").read_bytes() == before
+    for site in sites[:2]:
+        run_until_waiting(site, "south")
+    exchanges.keep_offered(north.private, "0" * 64)
+    for work in (north.task().make_offer, partial(open_exchange, north)):
+        with refuses(PrivacyError, "release first", "data"):
+            work()
+    assert exchanges.read_offered(north.private) == "0" * 64, "kept for what is booked"
+
+
 def test_an_agreement_that_was_kept_holds_for_what_is_booked(tmp_path: Path) -> None:
     """A crash between booking and saving is harmless, but changed offers are then ignored."""
     sites = make_sites(tmp_path, method="sums")
@@ -290,6 +349,30 @@ def test_an_agreement_that_was_kept_holds_for_what_is_booked(tmp_path: Path) -> 
     agree([north])
     with refuses(PrivacyError, "entry 1", east.ledger.path, "agreement"):
         east.task().run()
+
+
+@pytest.mark.parametrize("lost", ["private folder", "restored folder", "end of the ledger"])
+def test_a_lost_folder_or_an_earlier_ledger_does_not_free_sums_that_have_left(
+    tmp_path: Path, lost: str
+) -> None:
+    sites = make_sites(tmp_path, method="sums")
+    east = sites[0]
+    agree(sites)
+    backup = shutil.copytree(east.private, tmp_path / "backup")
+    run_until_waiting(east, "`dpprobe site sums`")
+    (entry,) = east.ledger.read_entries()
+    assert entry.sent
+    if lost == "end of the ledger":
+        booked, sent = east.ledger.path.read_bytes().splitlines(keepends=True)
+        assert json.loads(sent)["event"] == "send"
+        east.ledger.path.write_bytes(booked)
+    else:
+        shutil.rmtree(east.private)
+    if lost == "restored folder":
+        shutil.copytree(backup, east.private)
+    with refuses(PrivacyError, "entry 1", east.ledger.path, "sent", "another name"):
+        east.ledger.abandon_entry(1, "the folder was lost")
+    assert [each.is_counted for each in east.ledger.read_entries()] == [True]
 
 
 def test_an_entry_whose_sums_have_left_cannot_be_abandoned(tmp_path: Path) -> None:
@@ -432,7 +515,7 @@ def test_a_site_that_dies_at_any_step_continues_with_the_same_message(tmp_path: 
     assert {each["status"] for each in killed} == {-signal.SIGKILL}
     for each in killed:
         assert each["killed"]["message"] in (None, whole["message"]), each["step"]
-        assert each["killed"]["entries"] or each["killed"]["message"] is None
+        assert each["killed"]["sent"] == [True] or each["killed"]["message"] is None
         assert each["again"] == 0, each["step"]
         result = {name: each[name] for name in ("message", "head", "entries")}
         assert result == {name: whole[name] for name in result}, each["step"]
