@@ -29,7 +29,8 @@ from dpprobe.data.sources.parquet_columns import (
     TEXT_BYTES,
     check_same_kinds,
     describe_kind,
-    name_codes,
+    find_codes,
+    list_names,
     read_schema,
     stream_columns,
 )
@@ -524,10 +525,10 @@ class ParquetFiles(EmbeddingFile):
         texts: dict[str, list[str]] = {name: [] for name in names}
         for path, (schema, _) in self._schemas.items():
             with explain_damage(path):
+                codes = find_codes(path, schema, names)
                 for batch in stream_columns(path, list(names)):
                     for name in names:
-                        column = batch.column(name).to_pylist()
-                        values = name_codes(path, schema, name, column)
+                        values = list_names(batch, name, codes)
                         texts[name] += [text_of(value).strip() for value in values]
         return texts
 
