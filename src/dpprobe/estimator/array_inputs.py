@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.data.people.person_names import name_warnings, person_name
+from dpprobe.data.people.person_names import explain_rounding, name_warnings, person_name
 from dpprobe.errors import PrivacyError
 from dpprobe.estimator.given_values import ArrayError, check_kind, read_count
 from dpprobe.features.feature_store import FeatureStore
@@ -283,6 +283,7 @@ def number_groups(groups: Any, rows: int) -> Units:
     refuse_masks("groups", groups)
     if not isinstance(groups, list | tuple):  # texts of HDF5 cannot be read as objects directly
         groups = np.asarray(groups)
+    stored = None if isinstance(groups, list | tuple) else groups.dtype.newbyteorder("=")
     values = np.asarray(groups, dtype=object)
     if values.shape != (rows,):
         raise PrivacyError(
@@ -297,7 +298,7 @@ def number_groups(groups: Any, rows: int) -> Units:
             "group, or leave the row out"
         )
     _refuse_objects(values)
-    for line in name_warnings(names):
+    for line in (*name_warnings(names), *_list_rounding(values, names, stored)):
         warn_caller(line)
     units = Units.number_units(names)
     _refuse_two_texts(values, names)
@@ -311,6 +312,18 @@ def _refuse_objects(values: Sequence[Any]) -> None:
                 f"groups: row {row} has an object of type {type(value).__name__}, whose text may "
                 "differ between rows of one person; pass one text, number, date or UUID per row"
             )
+
+
+def _list_rounding(values: Sequence[Any], names: Sequence[str], stored: Any) -> Iterator[str]:
+    """Yields warnings about names that were float16 or float32, in an array or one by one."""
+    for kind in (np.dtype(np.float16), np.dtype(np.float32)):
+        short = (
+            name
+            for value, name in zip(values, names, strict=True)
+            if stored == kind or isinstance(value, kind.type)
+        )
+        if (line := explain_rounding(short, kind.name)) is not None:
+            yield line
 
 
 def _refuse_two_texts(values: Sequence[Any], names: Sequence[str]) -> None:

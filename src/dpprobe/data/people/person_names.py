@@ -26,6 +26,7 @@ _NUMBER = re.compile(r"[+-]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})(e[+-]\d{1,3})?")
 _ROUNDED = re.compile(r"\d(\.\d{1,20})?E\+\d\d")
 
 ALIKE = "differ only in case, spaces, punctuation, zeros or the notation of a number or date"
+_EXACT_BELOW = {"float16": 2**11, "float32": 2**24}  # whole numbers, by NumPy's type
 _FLOAT_DIGITS, _LARGEST_POWER = 15, 18  # digits that spreadsheets keep; exponents such as 1e3
 # Texts quoted by a spreadsheet (="007", '007) or by Python (b'p1').
 _WRAPPED = re.compile(r"""=?"(.+)"|b'(.+)'|'([^']+)'?""")
@@ -189,6 +190,31 @@ def name_warnings(names: Iterable[str]) -> list[str]:
             "the numbers as texts from the beginning"
         )
     return lines
+
+
+def explain_rounding(names: Iterable[str], kind: str) -> str | None:
+    """Returns a warning if names were stored as `kind`, and this type of float rounds them.
+
+    Returns None for types other than float16 and float32, and for smaller numbers.
+    """
+    if (limit := _EXACT_BELOW.get(kind)) is None:
+        return None
+    rounded = [name for name in dict.fromkeys(names) if abs(_read_float(name)) >= limit]
+    if not rounded:
+        return None
+    more = f" and {len(rounded) - 1} more" if len(rounded) > 1 else ""
+    return (
+        f"people: {rounded[0]!r}{more}: stored as {kind}, which rounds whole numbers from "
+        f"{limit:,} on, so several people may share one name; write the numbers as texts or "
+        "integers from the beginning"
+    )
+
+
+def _read_float(name: str) -> float:
+    try:
+        return float(name)
+    except ValueError:
+        return 0.0
 
 
 def _find_rounded(names: Iterable[str]) -> list[str]:

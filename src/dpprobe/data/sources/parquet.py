@@ -33,6 +33,7 @@ from dpprobe.data.people.patient_sides import RowIndex, UnitOptions
 from dpprobe.data.people.person_names import person_name
 from dpprobe.data.sources.parquet_columns import (
     find_codes,
+    float_type,
     label_feature,
     name_codes,
     read_metadata,
@@ -172,6 +173,11 @@ class Options(ColumnOptions, CountedRows):
             groups=lambda name, column: _read_column(self, name, column),
             names=lambda name: _read_names(self, name),
         )
+
+    def unit_types(self, split: SplitName) -> set[str]:
+        column = self.unit_column
+        schemas = [read_schema(path)[0] for path in self._list_files(split)] if column else []
+        return {float_type(schema.field(column).type) for schema in schemas}
 
     def find_companions(self) -> FoundCompanions:
         return self._count_split().companions
@@ -479,6 +485,8 @@ def _make_batches(
     patients, sides = index.units, patient_sides.assign_sides(options, index)
     ids = {name: _make_ids(options, name) for name in index.rows}
     faults = index.list_faults(sides, options.unit_column)
+    for line in options.list_rounding(patients or {}):
+        logger.warning("%s", line)
     groups = options.list_groups()
     used = [options.image_column, options.label_column, *(g.column for g in groups.values())]
     columns = list(dict.fromkeys(used))

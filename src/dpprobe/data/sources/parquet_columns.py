@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dpprobe.data.people.alike_names import text_of
 from dpprobe.data.sources.tensor_columns import list_kind
 from dpprobe.errors import ConfigError
@@ -122,6 +124,14 @@ def describe_kind(kind: pa.DataType) -> str:
         if is_one(kind):
             return name
     return str(kind)
+
+
+def float_type(kind: pa.DataType) -> str:
+    """Returns NumPy's name of a type of floats, also in a dictionary; empty for other types."""
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return str(np.dtype(kind.to_pandas_dtype())) if types.is_floating(kind) else ""
 
 
 def label_feature(schema: pa.Schema, column: str, path: Path) -> dict[str, Any]:

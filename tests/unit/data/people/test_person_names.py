@@ -98,8 +98,8 @@ def write_shards(folder: Path, split: str, names: Names) -> str:
 def write_vectors(folder: Path, split: str, names: Names) -> str:
     rows = np.random.default_rng(len(split)).normal(size=(len(names), 3)).astype(np.float32)
     labels = [CLASSES[row % 2] for row in range(len(names))]
-    texts = [as_text(name) for name in names]
-    np.savez(folder / f"{split}.npz", X=rows, label=np.array(labels), who=np.array(texts))
+    who = names if isinstance(names, np.ndarray) else np.array([as_text(name) for name in names])
+    np.savez(folder / f"{split}.npz", X=rows, label=np.array(labels), who=who)
     return f"{split}.npz"
 
 
@@ -422,6 +422,48 @@ def test_long_numbers_that_lost_digits_are_told(names: Sequence[Any]) -> None:
     assert "lost their last digits" in line
     with pytest.warns(UserWarning, match="lost their last digits"):
         number_groups(names, len(names))
+
+
+ROUNDED = [
+    ("f2", 2**11, "float16, which rounds whole numbers from 2,048 on"),
+    ("f4", 2**24, "float32, which rounds whole numbers from 16,777,216 on"),
+    ("f4", -(2**24), "float32, which"),
+    ("f2", 2**11 - 4, None),
+    ("f4", 2**24 - 4, None),
+    ("f8", 2**24, None),
+    ("i4", 2**24, None),
+]
+
+
+@pytest.mark.parametrize("source", ["parquet", "embeddings"])
+@pytest.mark.parametrize(("kind", "first", "told"), ROUNDED)
+def test_numbers_that_a_short_float_rounds_are_told(
+    tmp_path: Path, caplog: Any, source: str, kind: str, first: int, told: str | None
+) -> None:
+    write, given = SOURCES[source]
+    train = np.array([first, first + 1, first + 2, first + 3]).astype(kind)
+    test: Any = np.array([2**26, 2**26 + 1])  # integers, which nothing rounds
+    files = {"train": write(tmp_path, "train", train), "test": write(tmp_path, "test", test)}
+    root = {"root": str(tmp_path)} if source == "embeddings" else {}
+    options: Any = dataset_options(
+        {"source": source, "class_names": CLASSES, "unit_column": "who"} | root | given | files
+    )
+    with caplog.at_level(logging.WARNING, "dpprobe"):
+        dataset_preparation.prepare_dataset(options, tmp_path / "out")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        number_groups(train, 4)
+        number_groups([*train], 4)
+    by_run = [line for line in caplog.messages if "stored as" in line]
+    by_fit = [str(each.message) for each in caught]
+    if told is None:
+        assert (by_run, by_fit, options.judge_units()[1]) == ([], [], ())
+        return
+    assert by_run == [*options.judge_units()[1]]
+    for line in (*by_run, *by_fit):
+        assert line.startswith("people: '")
+        assert f"stored as {told}" in line
+    assert (len(by_run), len(by_fit)) == (1, 2)
 
 
 def test_whole_long_numbers_are_not_told() -> None:
