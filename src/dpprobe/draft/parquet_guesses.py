@@ -93,7 +93,7 @@ def _read_table(path: Path, wishes: Wishes) -> tuple[list[str], dict[str, Column
     fault = f"{path}: not a readable parquet file"
     labels = {wishes.label, *find_usual(schema.names, LABELS)}
     with explain_parquet(path, ConfigError, fault):
-        codes = find_codes(path, schema, usual & {*plain} - labels)
+        codes = find_codes(path, schema, {*plain} & usual - labels)
         for batch in stream_columns(path, plain):
             for name in plain:
                 for value in list_names(batch, name, codes):

@@ -284,13 +284,13 @@ def number_groups(groups: Any, rows: int) -> Units:
     if not isinstance(groups, list | tuple):  # texts of HDF5 cannot be read as objects directly
         groups = np.asarray(groups)
     stored = None if isinstance(groups, list | tuple) else groups.dtype.newbyteorder("=")
-    values = np.asarray(groups, dtype=object)
-    if values.shape != (rows,):
+    objects = np.asarray(groups, dtype=object)
+    if objects.shape != (rows,):
         raise PrivacyError(
-            f"groups: has shape {values.shape}, but X has {rows} rows; pass one name per row"
+            f"groups: has shape {objects.shape}, but X has {rows} rows; pass one name per row"
         )
     # The scalars of Arrow are converted to Python's.
-    values = [each.as_py() if hasattr(each, "as_py") else each for each in values]
+    values = [each.as_py() if hasattr(each, "as_py") else each for each in objects]
     names = [person_name(value) for value in values]
     if "" in names:
         raise PrivacyError(

@@ -82,7 +82,10 @@ def test_the_study_has_the_file_s_rows_classes_and_people(desk: Desk, data: st.D
 
 def test_people_and_groups_are_counted_by_their_names(desk: Desk) -> None:
     """A number without a name is refused, and -1 is a blank."""
-    rows = {"patient_id": [n % 3 - 1 for n in range(60)], "sex": [n % 2 for n in range(60)]}
+    rows: dict[str, Any] = {
+        "patient_id": [n % 3 - 1 for n in range(60)],
+        "sex": [n % 2 for n in range(60)],
+    }
     names = {"patient_id": ["ann", "bob"], "sex": ["f", "m"]}
     for file, people in (("train", ["ann", "bob"]), ("test", ["zoe", "ann"])):
         codes = names | {"patient_id": people}

@@ -441,7 +441,7 @@ def test_numbers_that_a_short_float_rounds_are_told(
     tmp_path: Path, caplog: Any, source: str, kind: str, first: int, told: str | None
 ) -> None:
     write, given = SOURCES[source]
-    train = np.array([first, first + 1, first + 2, first + 3]).astype(kind)
+    train: Any = np.array([first, first + 1, first + 2, first + 3]).astype(kind)
     test: Any = np.array([2**26, 2**26 + 1])  # integers, which nothing rounds
     files = {"train": write(tmp_path, "train", train), "test": write(tmp_path, "test", test)}
     root = {"root": str(tmp_path)} if source == "embeddings" else {}
