@@ -50,15 +50,27 @@ def write_manifest(root: Path, rows: Sequence[Mapping[str, Any]], **options: Any
 
 
 def write_parquet(
-    path: Any, labels: Sequence[Any], names: Any = CLASSES, *, first: int = 0, **columns: Any
+    path: Any,
+    labels: Sequence[Any],
+    names: Any = CLASSES,
+    *,
+    first: int = 0,
+    codes: Mapping[str, Sequence[str]] | None = None,
+    **columns: Any,
 ) -> str:
-    """Writes rows with pictures numbered from `first`, and class names in the Hub's format."""
+    """Writes rows with pictures numbered from `first`, and class names in the Hub's format.
+
+    `codes` has the names of further columns' numbers.
+    """
     numbers = range(first, first + len(labels))
     images = [{"bytes": png(number), "path": f"{number}.png"} for number in numbers]
     feature: dict[str, Any] = {"names": names, "_type": "ClassLabel"} if names else {}
     if names and isinstance(labels[0], list):
         feature = {"feature": feature, "_type": "Sequence"}
-    told = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
+    features = {"label": feature}
+    for column, listed in (codes or {}).items():
+        features[column] = {"names": listed, "_type": "ClassLabel"}
+    told = {"huggingface": json.dumps({"info": {"features": features}})}
     table = pa.table({"image": images, "label": labels} | columns).replace_schema_metadata(told)
     pq.write_table(table, path, row_group_size=5)
     return str(path)

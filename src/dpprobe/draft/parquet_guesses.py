@@ -9,7 +9,12 @@ from typing import Any
 from dpprobe.data.people.alike_names import text_of
 from dpprobe.data.sources import parquet
 from dpprobe.data.sources.folder_parts import find_test_file
-from dpprobe.data.sources.parquet_columns import read_schema, stream_columns
+from dpprobe.data.sources.parquet_columns import (
+    find_codes,
+    list_names,
+    read_schema,
+    stream_columns,
+)
 from dpprobe.data.usual_columns import CASES, GROUPS, IMAGE_COLUMNS, LABELS, PATIENTS, find_usual
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Column
@@ -86,10 +91,12 @@ def _read_table(path: Path, wishes: Wishes) -> tuple[list[str], dict[str, Column
     ]
     columns = {name: Column() for name in plain}
     fault = f"{path}: not a readable parquet file"
+    labels = {wishes.label, *find_usual(schema.names, LABELS)}
     with explain_parquet(path, ConfigError, fault):
+        codes = find_codes(path, schema, {*plain} & usual - labels)
         for batch in stream_columns(path, plain):
             for name in plain:
-                for value in batch.column(name).to_pylist():
+                for value in list_names(batch, name, codes):
                     columns[name].add_value(text_of(value).strip())
     return list(schema.names), columns
 

@@ -8,13 +8,16 @@ import sys
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date
+from numbers import Number
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpprobe.data.people.person_names import name_warnings, person_name
+from dpprobe.data.people.person_names import explain_rounding, name_warnings, person_name
 from dpprobe.errors import PrivacyError
 from dpprobe.estimator.given_values import ArrayError, check_kind, read_count
 from dpprobe.features.feature_store import FeatureStore
@@ -25,6 +28,8 @@ from dpprobe.heads.training_set import find_unusable
 STREAMED_BYTES = 2**30  # larger sources (bytes as float32) are read in blocks, once per pass
 # Types whose values NumPy would turn into floats, such as dates into seconds.
 _NO_NUMBERS = ("date", "time", "duration", "period", "complex", "[(")
+# Types of groups' names; other objects may have texts such as <Patient at 0x7f...>, or {'a', 'b'}.
+_NAMES = (str, bytes, Number, np.generic, date, UUID)
 SCORED_BYTES = 64 * 2**20  # bytes of a block that is scored, or read from a source
 
 
@@ -270,21 +275,63 @@ def number_labels(labels: npt.NDArray[Any], classes: Sequence[Hashable]) -> npt.
 
 
 def number_groups(groups: Any, rows: int) -> Units:
-    """Returns units by names of groups; PrivacyError if names are missing or equal as numbers."""
+    """Returns units by names of groups.
+
+    Raises PrivacyError for missing names, for objects that are no names, such as sets, and for
+    equal names with two texts, such as 7 and 7.0.
+    """
     refuse_masks("groups", groups)
     if not isinstance(groups, list | tuple):  # texts of HDF5 cannot be read as objects directly
         groups = np.asarray(groups)
-    values = np.asarray(groups, dtype=object)
-    if values.shape != (rows,):
+    stored = None if isinstance(groups, list | tuple) else groups.dtype.newbyteorder("=")
+    objects = np.asarray(groups, dtype=object)
+    if objects.shape != (rows,):
         raise PrivacyError(
-            f"groups: has shape {values.shape}, but X has {rows} rows; pass one name per row"
+            f"groups: has shape {objects.shape}, but X has {rows} rows; pass one name per row"
         )
+    # The scalars of Arrow are converted to Python's.
+    values = [each.as_py() if hasattr(each, "as_py") else each for each in objects]
     names = [person_name(value) for value in values]
     if "" in names:
         raise PrivacyError(
             f"groups: row {names.index('')} has no name, so its group is unknown; name its "
             "group, or leave the row out"
         )
-    for line in name_warnings(names):
+    _refuse_objects(values)
+    for line in (*name_warnings(names), *_list_rounding(values, names, stored)):
         warn_caller(line)
-    return Units.number_units(names)
+    units = Units.number_units(names)
+    _refuse_two_texts(values, names)
+    return units
+
+
+def _refuse_objects(values: Sequence[Any]) -> None:
+    for row, value in enumerate(values):
+        if not isinstance(value, _NAMES) or isinstance(value, np.void):
+            raise PrivacyError(
+                f"groups: row {row} has an object of type {type(value).__name__}, whose text may "
+                "differ between rows of one person; pass one text, number, date or UUID per row"
+            )
+
+
+def _list_rounding(values: Sequence[Any], names: Sequence[str], stored: Any) -> Iterator[str]:
+    """Yields warnings about names that were float16 or float32, in an array or one by one."""
+    for kind in (np.dtype(np.float16), np.dtype(np.float32)):
+        short = (
+            name
+            for value, name in zip(values, names, strict=True)
+            if stored == kind or isinstance(value, kind.type)
+        )
+        if (line := explain_rounding(short, kind.name)) is not None:
+            yield line
+
+
+def _refuse_two_texts(values: Sequence[Any], names: Sequence[str]) -> None:
+    """Raises PrivacyError for equal values with two texts, such as 1 and True."""
+    known: dict[Any, str] = {}
+    for value, name in zip(values, names, strict=True):
+        if (other := known.setdefault(value, name)) != name:
+            raise PrivacyError(
+                f"groups: {name!r} and {other!r} are equal, but each would count as one person; "
+                "pass one text per person"
+            )

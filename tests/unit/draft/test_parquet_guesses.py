@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.sources import write_parquet
 from tests.unit.draft.conftest import Desk, slowly
 
 FILE = "skin.parquet"
@@ -77,6 +78,26 @@ def test_the_study_has_the_file_s_rows_classes_and_people(desk: Desk, data: st.D
     desk.file("x.jpg")
     desk.table("t.csv", rows)
     assert desk.draft("t.csv").counted == drafted.counted
+
+
+def test_people_and_groups_are_counted_by_their_names(desk: Desk) -> None:
+    """A number without a name is refused, and -1 is a blank."""
+    rows: dict[str, Any] = {
+        "patient_id": [n % 3 - 1 for n in range(60)],
+        "sex": [n % 2 for n in range(60)],
+    }
+    names = {"patient_id": ["ann", "bob"], "sex": ["f", "m"]}
+    for file, people in (("train", ["ann", "bob"]), ("test", ["zoe", "ann"])):
+        codes = names | {"patient_id": people}
+        write_parquet(desk.folder / f"{file}.parquet", LABELS, codes=codes, **rows)
+    drafted = desk.draft("train.parquet")
+    assert drafted.keys["test"] == "test.parquet"
+    assert "120 images of 3 patients" in drafted.said  # ann, bob, zoe
+    assert "column patient_id is blank in 20 rows" in drafted.said
+    assert "patient 'ann' has images in both splits" in drafted.said
+    rows["patient_id"][7] = 2
+    write_parquet(desk.folder / "train.parquet", LABELS, codes=names, **rows)
+    assert "'patient_id': the class number 2 has no name" in desk.init("train.parquet")
 
 
 def test_named_columns_come_before_guesses(desk: Desk) -> None:

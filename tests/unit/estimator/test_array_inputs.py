@@ -7,11 +7,17 @@ import pickle
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
@@ -397,11 +403,33 @@ def test_a_label_is_numbered_by_its_place_among_the_classes(classes: list[int], 
     assert numbers.tolist() == [classes.index(label) for label in labels]
 
 
+@dataclass(frozen=True, repr=False)
+class EqualByNumber:
+    """Like the patients of many libraries: equal by value, but with a text by address."""
+
+    number: int
+
+
 @pytest.mark.parametrize(
     ("groups", "units"),
-    [(["a", "b", "a"], [0, 1, 0]), ([2, 10, 2], [1, 0, 1]), (["b", "b", "a"], [1, 1, 0])],
+    [
+        (["a", "b", "a"], [0, 1, 0]),
+        ([2, 10, 2], [1, 0, 1]),
+        (["b", "b", "a"], [1, 1, 0]),
+        ([b"a", "b", "a"], [0, 1, 0]),
+        (np.array([b"b", b"a", b"b"]), [1, 0, 1]),
+        ([Decimal("1.50"), np.float64(2), 3], [0, 1, 2]),
+        ([UUID(int=2), UUID(int=1), UUID(int=2)], [1, 0, 1]),
+        ([date(2020, 1, 2), date(2020, 1, 1), np.datetime64("2020-01-02")], [1, 0, 1]),
+        (pd.Series(pd.to_datetime(["2020-01-02", "2020-01-01", "2020-01-02"])), [1, 0, 1]),
+        (pd.Series(["b", "a", "b"], dtype="category"), [1, 0, 1]),
+        (pa.array(["b", "a", "b"]), [1, 0, 1]),
+        ([*pa.array([2, 1, 2])], [1, 0, 1]),
+        ([True, False, True], [1, 0, 1]),
+    ],
+    ids=repr,
 )
-def test_rows_of_one_name_are_one_unit(groups: list[Any], units: list[int]) -> None:
+def test_rows_of_one_name_are_one_unit(groups: Any, units: list[int]) -> None:
     """Units are numbered in the alphabetical order of their names."""
     assert array_inputs.number_groups(groups, 3).unit_of_rows().tolist() == units
 
@@ -416,10 +444,23 @@ def test_rows_of_one_name_are_one_unit(groups: list[Any], units: list[int]) -> N
         ([["a"], ["b"], ["c"]], r"has shape \(3, 1\), but X has 3 rows"),
         ([1.0, 2.5, 1], "'1.0' is '1' in other rows"),
         (["1", 1, "01"], "'01' is '1' in other rows"),
+        ([EqualByNumber(1), EqualByNumber(1), EqualByNumber(2)], "row 0 .* type EqualByNumber"),
+        (["p1", frozenset("ab"), frozenset("ba")], "row 1 has an object of type frozenset"),
+        ([{"mrn": 1}, {"mrn": 1}, {"mrn": 2}], "row 0 has an object of type dict"),
+        (np.array([(1, 2)] * 3, dtype="i4,i4"), "row 0 has an object of type"),
+        ([1, True, 2], "'True' and '1' are equal"),
+        ([Fraction(1, 2), 0.5, 1], "'0.5' and '1/2' are equal"),
+        (
+            [
+                datetime(2020, 1, 1, hour, tzinfo=timezone(timedelta(hours=hour)))
+                for hour in range(3)
+            ],
+            r"'2020-01-01 01:00:00\+01:00' and '2020-01-01 00:00:00\+00:00' are equal",
+        ),
     ],
-    ids=repr,
+    ids=lambda value: repr(value)[:20],
 )
-def test_names_that_may_be_several_people_are_refused(groups: list[Any], fault: str) -> None:
+def test_names_that_may_be_several_people_are_refused(groups: Any, fault: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(PrivacyError, match=fault):

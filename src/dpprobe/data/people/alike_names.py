@@ -13,6 +13,22 @@ _LIST = re.compile(
     r"""[\[({]\s*(['"]).*\1[\s,]*[\])}]|[\[{]\s*\d+(\s+\d+|([\s,]+\d+){2,})?\s*[\]}]""", re.DOTALL
 )
 _INVISIBLE = ("Cc", "Cf")  # categories: control characters, and marks such as a zero-width space
+# Invisible characters of other categories: Unicode's Default_Ignorable_Code_Point.
+_IGNORED = (
+    (0x34F, 0x34F),
+    (0x115F, 0x1160),
+    (0x17B4, 0x17B5),
+    (0x180B, 0x180F),
+    (0x2065, 0x2065),
+    (0xFE00, 0xFE0F),
+    (0xFFF0, 0xFFF8),
+    (0xE0000, 0xE0FFF),
+)
+_BLANKS = 0x2800, 0x3164, 0xFFA0  # a pattern of Braille and fillers of Hangul, as wide as a letter
+_VISIBLE: dict[int, str | None] = {
+    **{code: None for first, last in _IGNORED for code in range(first, last + 1)},
+    **dict.fromkeys(_BLANKS, " "),
+}
 
 
 def text_of(value: Any) -> str:
@@ -24,6 +40,11 @@ def text_of(value: Any) -> str:
 
 def fold_name(name: str) -> str:
     """Returns one spelling for all names that look alike."""
+    return fold_letters(name if name.isascii() else name.translate(_VISIBLE))
+
+
+def fold_letters(name: str) -> str:
+    """Returns one spelling for names that differ in case, spaces, coding or control characters."""
     if not (name.isascii() and name.isprintable()):
         name = "".join(
             each for each in name if each.isspace() or unicodedata.category(each) not in _INVISIBLE

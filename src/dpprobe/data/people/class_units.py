@@ -120,7 +120,7 @@ def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
             *_list_faults(options, index.list_faults(by_file, options.unit_column)),
             *_list_spellings(options, index, by_file),
         ),
-        warnings=tuple(name_warnings(whose or ())),
+        warnings=(*name_warnings(whose or ()), *options.list_rounding(index.units or {})),
         companions=count_companions(index, by_file),
         label_fault=None if names is None else _describe_wrong_labels(index, names),
     )

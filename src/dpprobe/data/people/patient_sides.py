@@ -11,7 +11,11 @@ from pydantic import Field, model_validator
 
 from dpprobe.data.options import NamedPeople
 from dpprobe.data.people.group_columns import Group, list_groups
-from dpprobe.data.people.person_names import find_alike_people, find_equal_numbers
+from dpprobe.data.people.person_names import (
+    explain_rounding,
+    find_alike_people,
+    find_equal_numbers,
+)
 from dpprobe.data.train_test_split import SplitName, SplitOptions
 
 Unit = Literal["image", "patient"]
@@ -68,6 +72,19 @@ class UnitOptions(SplitOptions):
     def list_groups(self) -> dict[str, Group]:
         """Maps each group column of the split tables to the source column with its values."""
         return list_groups(getattr(self, "group_columns", ()))
+
+    def unit_types(self, split: SplitName) -> set[str]:  # noqa: ARG002
+        """Returns NumPy's names of the types in which files store a split's patients, if known."""
+        return set()
+
+    def list_rounding(self, units: Mapping[SplitName, Iterable[str]]) -> list[str]:
+        """Lists warnings about the splits' patients whose numbers a type of float has rounded."""
+        stored: dict[str, dict[str, None]] = {}
+        for split, names in units.items():
+            for kind in self.unit_types(split):
+                stored.setdefault(kind, {}).update(dict.fromkeys(names))
+        lines = (explain_rounding(names, kind) for kind, names in sorted(stored.items()))
+        return [line for line in lines if line is not None]
 
     def named_people(self) -> NamedPeople:
         return NamedPeople(

@@ -9,12 +9,13 @@ test is refused.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable
 from decimal import Decimal
 from itertools import chain
 from typing import Any, NamedTuple
 
-from dpprobe.data.people.alike_names import fold_name, in_words
+from dpprobe.data.people.alike_names import fold_letters, fold_name, in_words
 from dpprobe.data.people.group_columns import BLANKS, SHEET_ERRORS
 
 _WHOLE = re.compile(r"[+-]?\d{1,300}")
@@ -25,6 +26,7 @@ _NUMBER = re.compile(r"[+-]?(\d{1,300}\.?\d{0,300}|\.\d{1,300})(e[+-]\d{1,3})?")
 _ROUNDED = re.compile(r"\d(\.\d{1,20})?E\+\d\d")
 
 ALIKE = "differ only in case, spaces, punctuation, zeros or the notation of a number or date"
+_EXACT_BELOW = {"float16": 2**11, "float32": 2**24}  # whole numbers, by NumPy's type
 _FLOAT_DIGITS, _LARGEST_POWER = 15, 18  # digits that spreadsheets keep; exponents such as 1e3
 # Texts quoted by a spreadsheet (="007", '007) or by Python (b'p1').
 _WRAPPED = re.compile(r"""=?"(.+)"|b'(.+)'|'([^']+)'?""")
@@ -32,6 +34,9 @@ _PUNCTUATION = str.maketrans(
     dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")
     | dict.fromkeys("\u2018\u2019\u02bc\u2032", "'")
 )
+# Characters that look like a dash, in addition to Unicode's category of dashes.
+_DASHES = "\u02d7\u2043\u2052\u2212\u2796"
+_MIDNIGHT_ZONE = re.compile(r"([Tt ]00:00(?::00(?:\.0+)?)?) ?(?:[+-]00(?::?00)?|UTC)$")
 _THOUSANDS = re.compile(r"\d{1,3}([,' _]\d{3})+(\.0*)?")
 _POWER = re.compile(r"\d{1,19}(?:\.\d{1,19})?e(\d{1,2})")
 _HEX = re.compile(r"[0-9a-f-]{6,}")
@@ -65,8 +70,18 @@ def person_name(value: Any) -> str:
 
 
 def list_spellings(name: str) -> set[str]:
-    """Lists a name and its standard spelling, which equal numbers and similar names share."""
-    return {name, _standard_number(fold_name(name)), _read_name(name).loose}
+    """Lists a name and its standard spellings, which equal numbers and similar names share."""
+    # Earlier ledgers have hashes of spellings with more invisible characters and dashes.
+    texts = {fold_letters(name), fold_name(_write_plainly(name))}
+    return {name}.union(*({_standard_number(text), _read_text(text).loose} for text in texts))
+
+
+def _write_plainly(name: str) -> str:
+    """Replaces all dashes by "-", and removes the time zone of a date's midnight."""
+    if not name.isascii():
+        dashes = {each for each in name if each in _DASHES or unicodedata.category(each) == "Pd"}
+        name = name.translate(dict.fromkeys(map(ord, dashes), "-"))
+    return _MIDNIGHT_ZONE.sub(r"\1", name)
 
 
 def _standard_number(text: str) -> str:
@@ -123,12 +138,16 @@ class _Reading(NamedTuple):
 
 
 def _read_name(name: str) -> _Reading:
-    text = fold_name(name)
+    return _read_text(fold_name(_write_plainly(name)))
+
+
+def _read_text(text: str) -> _Reading:
+    """Reads a folded name."""
     if wrapped := _WRAPPED.fullmatch(text):
         text = next(filter(None, wrapped.groups()), text).strip()
     if _HAS_YEAR.search(text) and (date := _read_date(text)) is not None:
         return date
-    if not text.isascii():
+    if not text.isascii():  # may have dashes, if `list_spellings` spells as in earlier ledgers
         text = text.translate(_PUNCTUATION)
     if _THOUSANDS.fullmatch(text):
         text = re.sub(r"[^\d.]", "", text)
@@ -171,6 +190,31 @@ def name_warnings(names: Iterable[str]) -> list[str]:
             "name; store the numbers as text from the start"
         )
     return lines
+
+
+def explain_rounding(names: Iterable[str], kind: str) -> str | None:
+    """Returns a warning if names were stored as `kind`, and this type of float rounds them.
+
+    Returns None for types other than float16 and float32, and for smaller numbers.
+    """
+    if (limit := _EXACT_BELOW.get(kind)) is None:
+        return None
+    rounded = [name for name in dict.fromkeys(names) if abs(_read_float(name)) >= limit]
+    if not rounded:
+        return None
+    more = f" and {len(rounded) - 1} more" if len(rounded) > 1 else ""
+    return (
+        f"people: {rounded[0]!r}{more}: stored as {kind}, which rounds whole numbers from "
+        f"{limit:,} on, so several people may share one name; write the numbers as texts or "
+        "integers from the beginning"
+    )
+
+
+def _read_float(name: str) -> float:
+    try:
+        return float(name)
+    except ValueError:
+        return 0.0
 
 
 def _find_rounded(names: Iterable[str]) -> list[str]:

@@ -29,7 +29,9 @@ from dpprobe.data.sources.parquet_columns import (
     TEXT_BYTES,
     check_same_kinds,
     describe_kind,
-    name_codes,
+    find_codes,
+    float_type,
+    list_names,
     read_schema,
     stream_columns,
 )
@@ -52,6 +54,8 @@ OBJECTS = "object"  # NumPy's type of arrays of Python objects, which only pickl
 NUMBERS = "fiu"  # NumPy's codes of floats and integers: neither booleans nor complex numbers
 # Array names to look for if a file has several arrays and the study names none.
 USUAL = ("X", "embedding", "embeddings", "features", "feats")
+# NumPy's names of short floats that safetensors, or another byte order, name otherwise.
+_SHORT_FLOATS = {"F16": "float16", "F32": "float32", ">f2": "float16", ">f4": "float32"}
 # Types whose values NumPy converts to numbers.
 _CASTABLE = re.compile("^object$|^bool$|^[<>|][US][0-9]+$| in columns$")
 # Names of arrays that are not vectors, even if they are a file's only array.
@@ -129,6 +133,11 @@ class EmbeddingFile(ABC):
     @abstractmethod
     def stream_blocks(self, names: Sequence[str]) -> Blocks:
         """Yields blocks of rows in order, with one array [rows, dimension] per name."""
+
+    def column_types(self, name: str) -> set[str]:
+        """Returns NumPy's names of the types in which a column is stored, if known."""
+        kind = self.read_headers()[name].kind
+        return {_SHORT_FLOATS.get(kind, kind)}
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -499,6 +508,9 @@ class ParquetFiles(EmbeddingFile):
                 headers[each.name] = Header((rows,), str(each.type), is_number=False)
         return headers
 
+    def column_types(self, name: str) -> set[str]:
+        return {float_type(schema.field(name).type) for schema, _ in self._schemas.values()}
+
     def find_vectors(self, name: str | None) -> str:
         name = super().find_vectors(name)
         check_same_kinds(self._schemas, [name])
@@ -524,10 +536,10 @@ class ParquetFiles(EmbeddingFile):
         texts: dict[str, list[str]] = {name: [] for name in names}
         for path, (schema, _) in self._schemas.items():
             with explain_damage(path):
+                codes = find_codes(path, schema, names)
                 for batch in stream_columns(path, list(names)):
                     for name in names:
-                        column = batch.column(name).to_pylist()
-                        values = name_codes(path, schema, name, column)
+                        values = list_names(batch, name, codes)
                         texts[name] += [text_of(value).strip() for value in values]
         return texts
 
@@ -679,6 +691,14 @@ class AnnDataFile(Hdf5File):
     def read_columns(self, names: Collection[str]) -> dict[str, list[str]]:
         with self._open_file() as file:
             return {name: _read_obs(file["obs"][name]) for name in names}
+
+    def column_types(self, name: str) -> set[str]:
+        with self._open_file() as file:
+            column = file["obs"][name]
+            if not hasattr(column, "dtype"):
+                column = column["categories" if "codes" in column else "values"]
+            kind = str(getattr(column, "dtype", ""))
+            return {_SHORT_FLOATS.get(kind, kind)}
 
     def read_headers(self) -> dict[str, Header]:
         with self._open_file() as file:

@@ -8,6 +8,7 @@ Row i of the table of labels belongs to vector i. Files larger than memory are r
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from dpprobe.data.options import Pooling
 from dpprobe.data.people.class_units import CountedRows
 from dpprobe.data.people.patient_sides import RowIndex
 from dpprobe.data.sources import csv_files
-from dpprobe.data.sources.csv_options import ColumnFile, TableOptions
+from dpprobe.data.sources.csv_options import TableOptions
 from dpprobe.data.sources.numbered_parts import check_pairs
 from dpprobe.data.sources.parquet_columns import PARQUET
 from dpprobe.data.train_test_split import SplitName
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
     from dpprobe.data.sources.csv_rows import ManifestRows
     from dpprobe.data.sources.embedding_files import EmbeddingFile
+
+logger = logging.getLogger("dpprobe")
 
 # The name of a row's only vector, if the study does not name it.
 ONLY = "vectors"
@@ -240,7 +243,7 @@ class Options(TableOptions, CountedRows):
         """Returns the study's path of the file with a split's labels: table, or vectors."""
         return self._find_table(split) or super().split_file(split)
 
-    def open_columns(self, file: str) -> ColumnFile | None:
+    def open_columns(self, file: str) -> EmbeddingFile | None:
         if file.lower().endswith(csv_files.SUFFIXES):
             return None
         if file in (self.table, self.test_table):
@@ -248,6 +251,12 @@ class Options(TableOptions, CountedRows):
         if file in (self.train, self.test):
             return self.open_vectors("test" if file == self.test else "train")
         return None
+
+    def unit_types(self, split: SplitName) -> set[str]:
+        file = self.open_columns(self.split_file(split if split in self.list_splits() else "train"))
+        made = self.extract.get(self.unit_column or "")
+        column = self.unit_column if made is None else made.column
+        return file.column_types(column) if file and column in file.columns else set()
 
     def _open_table(self, file: str) -> EmbeddingFile | None:
         """Opens a table of parquet files; returns None for other tables."""
@@ -316,6 +325,10 @@ def _make_batches(
     from dpprobe.data.sources.embedding_rows import pack_vectors
 
     mistaken = csv_rows.find_mistaken(options, parts)
+    if (column := options.unit_column) is not None:
+        people = {split: rows.frame[column] for split, rows in parts.items()}
+        for line in options.list_rounding(people):
+            logger.warning("%s", line)
     dimensions: dict[str, int] = {}
     for split, rows in parts.items():
         file, places = options.open_rows(split, rows)

@@ -32,7 +32,10 @@ from dpprobe.data.people.group_columns import GroupColumns
 from dpprobe.data.people.patient_sides import RowIndex, UnitOptions
 from dpprobe.data.people.person_names import person_name
 from dpprobe.data.sources.parquet_columns import (
+    find_codes,
+    float_type,
     label_feature,
+    name_codes,
     read_metadata,
     read_schema,
     stream_columns,
@@ -90,6 +93,12 @@ class ColumnOptions(CompanionOptions, UnitOptions):
     limit: Limit = Limit()
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
+
+    def named_columns(self) -> set[str]:
+        """Returns the columns of people, ids and groups."""
+        groups = {group.column for group in self.list_groups().values()}
+        named = {column for column in (self.unit_column, self.id_column) if column}
+        return (groups | named) - {self.label_column, self.image_column}
 
     def side_options(self, *, own_test: bool) -> set[str]:
         if not own_test and self.unit_column is not None:
@@ -166,6 +175,11 @@ class Options(ColumnOptions, CountedRows):
             groups=lambda name, column: _read_column(self, name, column),
             names=lambda name: _read_names(self, name),
         )
+
+    def unit_types(self, split: SplitName) -> set[str]:
+        column = self.unit_column
+        schemas = [read_schema(path)[0] for path in self._list_files(split)] if column else []
+        return {float_type(schema.field(column).type) for schema in schemas}
 
     def find_companions(self) -> FoundCompanions:
         return self._count_split().companions
@@ -443,14 +457,21 @@ def _stream_batches(
 def _stream_every(
     options: Options, name: SplitName, columns: Sequence[str], *, rows: int
 ) -> Iterator[pa.RecordBatch]:
-    left = getattr(options.limit, name)
+    """Yields the rows of a split, with names in place of the numbers of people, ids and groups.
+
+    The files may number the same names differently.
+    """
+    import pyarrow.parquet as pq
+
+    left, named = getattr(options.limit, name), {*columns} & options.named_columns()
     for path in options._list_files(name):
         with table_files.explain_parquet(path, DataError, f"{path}: cannot be read"):
+            codes = find_codes(path, pq.read_schema(path), named)
             for batch in stream_columns(path, columns, rows):
                 batch.validate(full=True)  # raises for invalid values, such as text not in UTF-8
                 part = batch if left is None else batch.slice(0, left)
                 if part.num_rows:
-                    yield part.select(list(columns))
+                    yield name_codes(part.select(list(columns)), codes)
                 if left is not None:
                     left -= part.num_rows
                     if left == 0:
@@ -466,6 +487,8 @@ def _make_batches(
     patients, sides = index.units, patient_sides.assign_sides(options, index)
     ids = {name: _make_ids(options, name) for name in index.rows}
     faults = index.list_faults(sides, options.unit_column)
+    for line in options.list_rounding(patients or {}):
+        logger.warning("%s", line)
     groups = options.list_groups()
     used = [options.image_column, options.label_column, *(g.column for g in groups.values())]
     columns = list(dict.fromkeys(used))

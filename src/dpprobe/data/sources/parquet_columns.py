@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from dpprobe.data.people.alike_names import text_of
 from dpprobe.data.sources.tensor_columns import list_kind
 from dpprobe.errors import ConfigError
 from dpprobe.files.plain_files import require_proportion
@@ -21,6 +24,8 @@ NUMBER_LISTS = "lists of numbers"
 MOST_COLUMNS = 100_000
 TEXT_BYTES = 64  # the least memory of a row's label or id, as text
 _VALUE_BYTES, _LONGEST_TEXT = 8, 1 << 20
+# The names of a column's class numbers; None for null and -1, which marks a missing label.
+Codes = Mapping[int | None, str | None]
 
 
 def read_schema(path: Path, *, fault: str | None = None) -> tuple[pa.Schema, int]:
@@ -121,6 +126,14 @@ def describe_kind(kind: pa.DataType) -> str:
     return str(kind)
 
 
+def float_type(kind: pa.DataType) -> str:
+    """Returns NumPy's name of a type of floats, also in a dictionary; empty for other types."""
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return str(np.dtype(kind.to_pandas_dtype())) if types.is_floating(kind) else ""
+
+
 def label_feature(schema: pa.Schema, column: str, path: Path) -> dict[str, Any]:
     """Returns the Hugging Face metadata of a column; empty if there is none.
 
@@ -154,12 +167,35 @@ def read_metadata(written: bytes, path: Path) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def name_codes(path: Path, schema: pa.Schema, column: str, values: list[Any]) -> list[Any]:
-    """Returns a column's values, with class numbers replaced by names if the metadata has names."""
-    names = label_feature(schema, column, path).get("names")
-    if not isinstance(names, list):
+def find_codes(path: Path, schema: pa.Schema, columns: Iterable[str]) -> dict[str, Codes]:
+    """Returns the names of class numbers, by column; only columns whose metadata has names.
+
+    Raises ConfigError as `label_feature` does.
+    """
+    listed = {column: label_feature(schema, column, path).get("names") for column in columns}
+    return {
+        column: {None: None, -1: None, **dict(enumerate(names))}
+        for column, names in listed.items()
+        if isinstance(names, list)
+    }
+
+
+def list_names(batch: pa.RecordBatch, column: str, codes: Mapping[str, Codes]) -> list[Any]:
+    """Lists a column's values, with class numbers replaced by names; OSError for other numbers."""
+    values = batch.column(column).to_pylist()
+    if (known := codes.get(column)) is None:
         return values
-    known: dict[Any, Any] = {None: None, -1: None, **dict(enumerate(names))}
     if other := [value for value in values if value not in known]:
         raise OSError(f"column {column!r}: the class number {other[0]} has no name")
     return [known[value] for value in values]
+
+
+def name_codes(batch: pa.RecordBatch, codes: Mapping[str, Codes]) -> pa.RecordBatch:
+    """Returns a batch with texts in place of class numbers; OSError for numbers without a name."""
+    import pyarrow as pa
+
+    arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for column in codes:
+        texts = map(text_of, list_names(batch, column, codes))
+        arrays[column] = pa.array([text or None for text in texts], pa.string())
+    return pa.RecordBatch.from_pydict(arrays)

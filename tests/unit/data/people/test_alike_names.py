@@ -31,6 +31,8 @@ ALIKE = [
     ("cat", " cat "),
     ("c at", "C  AT"),
     ("cat", "c\u200bat"),
+    ("cat", "cat\ufe0f"),
+    ("c at", "c\u2800at"),
     ("cat", "\uff43at"),
     ("caf\u00e9", "cafe\u0301"),
     ("STRASSE", "stra\u00dfe"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
+import sys
+import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +98,8 @@ def write_shards(folder: Path, split: str, names: Names) -> str:
 def write_vectors(folder: Path, split: str, names: Names) -> str:
     rows = np.random.default_rng(len(split)).normal(size=(len(names), 3)).astype(np.float32)
     labels = [CLASSES[row % 2] for row in range(len(names))]
-    texts = [as_text(name) for name in names]
-    np.savez(folder / f"{split}.npz", X=rows, label=np.array(labels), who=np.array(texts))
+    who = names if isinstance(names, np.ndarray) else np.array([as_text(name) for name in names])
+    np.savez(folder / f"{split}.npz", X=rows, label=np.array(labels), who=who)
     return f"{split}.npz"
 
 
@@ -164,6 +168,9 @@ SPELLINGS = [
     ("\u00e9va", "e\u0301va", "warned"),
     ("p\u200b1", "p1", "warned"),
     ("ｐ１", "p1", "warned"),
+    ("P1\ufe0f", "P1", "warned"),
+    ("P\u20521", "P-1", "warned"),
+    ("12\u034f", "12", "refused"),
     ("p1", "p2", "two"),
     ("sub-01", "sub-1", "warned"),
     ("MRN007", "MRN7", "warned"),
@@ -238,6 +245,45 @@ def test_hashes_of_earlier_ledgers_still_match() -> None:
         assert name in list_spellings(name)
     assert len(list_spellings("12")) == len(list_spellings("p1")) == 1
 
+    digest = hashlib.sha256()
+    for letters in (each for length in range(1, 6) for each in product("aF01.-", repeat=length)):
+        digest.update(repr(sorted(list_spellings("".join(letters)))).encode())
+    # computed before invisible characters and more dashes were folded
+    assert digest.hexdigest().startswith("7b01251a7cb4bf0f615a86a6eccfa621b3307f592bcc392e7d2d")
+
+
+@pytest.mark.parametrize(
+    ("name", "earlier"),
+    [
+        ("P1\ufe0f", {"p1\ufe0f"}),
+        ("2020\u201301\u201331", {"2020-1-31"}),
+        ("P\u20521", {"p\u20521"}),
+        ("2020-01-31 00:00:00+00:00", {"2020-1-31-0-0-0+0-0"}),
+        ("p\u3164 1", {"p\u1160 1", "p\u11601"}),
+        ("\u221207", {"-7"}),
+    ],
+)
+def test_names_keep_the_spellings_of_earlier_ledgers(name: str, earlier: set[str]) -> None:
+    """So an earlier ledger still recognises each person; and splits hash the name as written."""
+    assert list_spellings(name) >= earlier | {name}
+    assert person_name(name) == name
+
+
+INVISIBLE = "\u00ad\u034f\u061c\u115f\u17b4\u180b\u180f\u200d\u2065\ufe0f\ufff0\U000e0100\U000e0fff"
+DASHES = [chr(code) for code in range(sys.maxunicode) if unicodedata.category(chr(code)) == "Pd"]
+
+
+@given(st.text("aB17-. ", min_size=1), st.sampled_from(INVISIBLE), st.integers(0, 9))
+def test_an_invisible_character_makes_no_other_person(name: str, mark: str, place: int) -> None:
+    marked = name[:place] + mark + name[place:]
+    assert find_alike_people([name, marked]) == [(name, marked)]
+    assert list_spellings(name) & list_spellings(marked)
+
+
+@pytest.mark.parametrize("dash", [*DASHES, *"\u02d7\u2043\u2052\u2212\u2796"])
+def test_every_dash_is_a_dash(dash: str) -> None:
+    assert find_alike_people(["p.1", f"a{dash}b", "a-b"]) == [(f"a{dash}b", "a-b")][dash == "-" :]
+
 
 def test_tables_of_an_earlier_version_are_judged_too() -> None:
     for names, message in (
@@ -283,6 +329,12 @@ ONE_PERSON = [
     ("3/4/2020", "03/04/2020"),
     ("2020-12-31", "31 December 2020"),
     ("p\u200b01", "P1"),
+    ("ann\u2800lee", "ann lee"),
+    ("\u3164P1", "P1"),
+    ("P1\uffa0", "P1"),
+    ("2020-01-31 00:00:00+00:00", "2020-01-31"),
+    ("2020-01-31T00:00:00.000Z", "2020-01-31 00:00 UTC"),
+    ("2020\u201301\u201331", "31/01/2020"),
     ("ward-03_bed-10", "ward3 bed10"),
     ("john_smith_07", "John Smith 7"),
     ("sub__01", "sub-01"),
@@ -370,6 +422,48 @@ def test_long_numbers_that_lost_digits_are_told(names: Sequence[Any]) -> None:
     assert "lost their last digits" in line
     with pytest.warns(UserWarning, match="lost their last digits"):
         number_groups(names, len(names))
+
+
+ROUNDED = [
+    ("f2", 2**11, "float16, which rounds whole numbers from 2,048 on"),
+    ("f4", 2**24, "float32, which rounds whole numbers from 16,777,216 on"),
+    ("f4", -(2**24), "float32, which"),
+    ("f2", 2**11 - 4, None),
+    ("f4", 2**24 - 4, None),
+    ("f8", 2**24, None),
+    ("i4", 2**24, None),
+]
+
+
+@pytest.mark.parametrize("source", ["parquet", "embeddings"])
+@pytest.mark.parametrize(("kind", "first", "told"), ROUNDED)
+def test_numbers_that_a_short_float_rounds_are_told(
+    tmp_path: Path, caplog: Any, source: str, kind: str, first: int, told: str | None
+) -> None:
+    write, given = SOURCES[source]
+    train: Any = np.array([first, first + 1, first + 2, first + 3]).astype(kind)
+    test: Any = np.array([2**26, 2**26 + 1])  # integers, which nothing rounds
+    files = {"train": write(tmp_path, "train", train), "test": write(tmp_path, "test", test)}
+    root = {"root": str(tmp_path)} if source == "embeddings" else {}
+    options: Any = dataset_options(
+        {"source": source, "class_names": CLASSES, "unit_column": "who"} | root | given | files
+    )
+    with caplog.at_level(logging.WARNING, "dpprobe"):
+        dataset_preparation.prepare_dataset(options, tmp_path / "out")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        number_groups(train, 4)
+        number_groups([*train], 4)
+    by_run = [line for line in caplog.messages if "stored as" in line]
+    by_fit = [str(each.message) for each in caught]
+    if told is None:
+        assert (by_run, by_fit, options.judge_units()[1]) == ([], [], ())
+        return
+    assert by_run == [*options.judge_units()[1]]
+    for line in (*by_run, *by_fit):
+        assert line.startswith("people: '")
+        assert f"stored as {told}" in line
+    assert (len(by_run), len(by_fit)) == (1, 2)
 
 
 def test_whole_long_numbers_are_not_told() -> None:

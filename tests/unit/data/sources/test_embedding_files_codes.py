@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.numpy import save_file
 
 from dpprobe.data.registry import dataset_options
 from dpprobe.data.sources.embedding_files import open_embeddings
@@ -109,6 +111,60 @@ def test_codes_are_named_by_their_book(tmp_path: Path, make: Callable[[Path], Pa
     assert "__categories" not in file.columns
     assert ("_index" in file.columns) == (make is READ["name"])
     assert file.read_columns(["kind"]) == {"kind": NAMES}
+
+
+def by_float_book(_file: h5py.File, obs: h5py.Group) -> None:
+    obs["kind/codes"], obs["kind/categories"] = np.array(CODES, dtype=np.int8), VECTORS[:3, 0]
+
+
+def by_masked_floats(_file: h5py.File, obs: h5py.Group) -> None:
+    obs["kind/values"], obs["kind/mask"] = VECTORS[:, 0], [False] * 5
+
+
+def by_halves(_file: h5py.File, obs: h5py.Group) -> None:
+    obs["kind"] = VECTORS[:, 0].astype(">f2")
+
+
+def torch_file(folder: Path) -> Path:
+    torch.save({"X": torch.tensor(VECTORS), "kind": torch.tensor(CODES).float()}, folder / "x.pt")
+    return folder / "x.pt"
+
+
+def safetensors(folder: Path) -> Path:
+    save_file({"X": VECTORS, "kind": VECTORS[:, 0].copy()}, folder / "x.safetensors")
+    return folder / "x.safetensors"
+
+
+def hdf5(folder: Path) -> Path:
+    with h5py.File(folder / "x.h5", "w") as file:
+        file["X"], file["kind"] = VECTORS, VECTORS[:, 0]
+    return folder / "x.h5"
+
+
+FLOATS = pa.array(VECTORS[:, 0])
+TYPES = {
+    "npz": (npz(kind=VECTORS[:, 0]), "float32"),
+    "big-endian": (npz(kind=VECTORS[:, 0].astype(">f4")), "float32"),
+    "halves": (npz(kind=VECTORS[:, 0].astype("f2")), "float16"),
+    "doubles": (npz(kind=VECTORS[:, 0].astype("f8")), "float64"),
+    "parquet": (parquet(FLOATS), "float32"),
+    "parquet of halves": (parquet(FLOATS.cast(pa.float16())), "float16"),
+    "dictionary": (parquet(FLOATS.dictionary_encode()), "float32"),
+    "h5ad": (h5ad(by_halves), "float16"),
+    "categories": (h5ad(by_float_book), "float32"),
+    "mask": (h5ad(by_masked_floats), "float32"),
+    "torch": (torch_file, "float32"),
+    "safetensors": (safetensors, "float32"),
+    "hdf5": (hdf5, "float32"),
+}
+
+
+@pytest.mark.parametrize(("make", "kind"), TYPES.values(), ids=TYPES)
+def test_the_type_of_a_column_is_known(
+    tmp_path: Path, make: Callable[[Path], Path], kind: str
+) -> None:
+    file = open_embeddings(make(tmp_path), option="train")
+    assert file.column_types("kind") == {kind}
 
 
 def without_target(file: h5py.File, obs: h5py.Group) -> None:

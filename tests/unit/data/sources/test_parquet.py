@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpprobe.data.registry import dataset_options
-from dpprobe.errors import ConfigError
+from dpprobe.errors import ConfigError, DataError
 from tests.support.shards import CLASSES, png
-from tests.support.sources import write_parquet
+from tests.support.sources import prepare, write_parquet
 
 LABELS = [number % 3 % 2 for number in range(30)]  # 20 cats, 10 dogs
 
@@ -253,3 +253,47 @@ def test_a_missing_label_counts_for_no_class() -> None:
     pq.write_table(rows(label=[1, None]), "x.parquet")
     units = of("x.parquet", test="x.parquet", class_names=CLASSES).count_class_units()
     assert units.train == {"cat": 0, "dog": 1}
+
+
+# The two files number the same people, ids and groups differently.
+TRAIN = {"who": ["ann", "bob"], "key": ["t0", "t1", "t2", "t3"], "sex": ["f", "m"]}
+TEST = {"who": ["eve", "zoe", "ann"], "key": ["x", "u0", "u1"], "sex": ["m", "f"]}
+CODED = {
+    "train": "train.parquet",
+    "test": "test.parquet",
+    "unit_column": "who",
+    "id_column": "key",
+    "group_columns": ["sex"],
+}
+
+
+def write_coded(*, test_who: list[int | None]) -> None:
+    whose, sexes = [0, 1, 0, 1], [0, 1, 1, 0]
+    write_parquet("train.parquet", [0, 1] * 2, codes=TRAIN, who=whose, key=[0, 1, 2, 3], sex=sexes)
+    write_parquet("test.parquet", [0, 1], first=9, codes=TEST, who=test_who, key=[1, 2], sex=[0, 1])
+
+
+def test_class_numbers_of_people_ids_and_groups_are_names(tmp_path: Path) -> None:
+    write_coded(test_who=[0, 1])
+    tables = prepare(tmp_path / "out", source="parquet", **CODED)
+    assert [table.read_units() for table in tables] == [["ann", "bob"] * 2, ["eve", "zoe"]]
+    assert [table.read_ids() for table in tables] == [TRAIN["key"], ["u0", "u1"]]
+    sexes = [table.read_groups()["group_sex"] for table in tables]
+    assert sexes == [["f", "m", "m", "f"], ["m", "f"]]
+
+
+@pytest.mark.parametrize(
+    ("number", "fault"),
+    [
+        (2, "patient 'ann' has images in both splits"),
+        (-1, "no patient: who is blank"),
+        (None, "no patient: who is blank"),
+        (3, "column 'who': the class number 3 has no name"),
+    ],
+)
+def test_faulty_numbers_of_people_are_told(tmp_path: Path, number: int, fault: str) -> None:
+    write_coded(test_who=[number, 1])
+    with pytest.raises(DataError, match=fault):
+        prepare(tmp_path / "out", source="parquet", **CODED)
+    if number != 3:
+        assert fault in of(**CODED).judge_units()[0][0]
