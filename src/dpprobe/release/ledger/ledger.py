@@ -104,7 +104,13 @@ class Ledger(LedgerFile):
                 refuse_moved(self.path, ledgers[self._dataset], booking, hashes, key)
                 others = {name: ledgers[name] for name in ledgers if name not in added}
                 refuse_same_units(
-                    self.path.absolute(), others, booking, hashes, key, unlike=other_units_than
+                    self.path.absolute(),
+                    others,
+                    booking,
+                    hashes,
+                    key,
+                    unlike=other_units_than,
+                    of_fit=units.of_fit,
                 )
                 booking = replace(booking, units=write_hashes(folder, hashes, key))
             refuse_excess(self._add_up(added), booking, limits, ledger=str(self.path))

@@ -87,7 +87,7 @@ def test_names_that_another_ledger_has_too_are_refused(tmp_path: Path, other: Un
     said = refusal_of(book, tmp_path, "b", asked("v2"), other)
     assert said
     for words in (
-        "release 'v2': names of units of dataset b are also in entry 1 of",
+        "release 'v2': names of units or ids of dataset b are also in entry 1 of",
         f"{tmp_path}/a/ledger.jsonl (v1)",
         "write `same_units_as: a` under datasets.b",
         "or other_units_than: [a] if different units have the same names",
