@@ -346,12 +346,15 @@ def refuse_same_units(
             what, other = "names of units or ids", "different units have the same names"
         elif not (booking.pixels and theirs.pixels):
             verb, other = "may also be", "no image is in both"
-            why = _NOT_COMPARED.format("Their pixels", "split tables or images are missing")
+            why = (
+                ". Their pixels were not compared, because split tables or images are missing; "
+                "with both in place, dpprobe compares them"
+            )
         elif has_vectors and not theirs.vectors:
             verb, other = "may also be", "no item is in both"
-            why = _NOT_COMPARED.format(
-                "Their single vectors",
-                "an older version wrote the entry and its split tables are missing",
+            why = (
+                ". An older version recorded the entry and did not hash each vector by itself, and "
+                "the split tables of its data are missing"
             )
         else:
             continue
@@ -361,9 +364,6 @@ def refuse_same_units(
             "the two ledgers are not added up; write "
             f"{_word_remedy(ledger.parent.name, name, other, of_fit=of_fit)}{why}"
         )
-
-
-_NOT_COMPARED = ". {} were not compared, because {}; with both in place, dpprobe compares them"
 
 
 def _word_remedy(dataset: str, other: str, condition: str, *, of_fit: bool) -> str:
