@@ -200,15 +200,15 @@ def test_every_unit_test_is_named_after_its_module(repository: Path) -> None:
 # limit, raise the limit and give a reason.
 EXAMPLE = re.compile(r'\n *Example:\n.*?(?=\n *""")', re.DOTALL)
 DOORS = {
-    "release.ledger.ledger": 7_300,
-    "release.verification.verify": 14_600,
+    "release.ledger.ledger": 7_600,  # it compares single vectors, and shows progress
+    "release.verification.verify": 14_500,
     "release.predict": 13_500,  # it reads parts and tensors from other programs
     "release.bundle": 4_600,  # a plan explains each refusal in full sentences
     "features.feature_store": 2_600,
     "heads.fit": 8_500,
     "training.head_job": 23_300,
-    "estimator.private_classifier": 24_000,
-    "estimator.budget": 9_000,  # a ledger also records that sites sent sums
+    "estimator.private_classifier": 24_300,  # its budget compares units as a release does
+    "estimator.budget": 9_500,  # it compares units as a release does
     "privacy.releases": 4_200,
     "privacy.statement": 3_400,
 }

@@ -134,8 +134,6 @@ class PublicSplit:
       follows_names: True if only a unit's name decides its split, so that equal keys always mean
         equal splits. False if positions in the files decide, so that equal keys mean equal splits
         only while the files are unchanged.
-      names_rows: True if a column names each row, or its patient. False if ids are paths, which
-        change with folders, or positions in a file, which change with earlier rows.
       fault: why a release cannot use the split, with the remedy. None if no unit decides whether
         another unit is in train, in test or left out.
       images_fault: why a release cannot have images of patients as units. None if removing an image
@@ -145,7 +143,6 @@ class PublicSplit:
     rule: str = "source"
     key: str = "source"
     follows_names: bool = False
-    names_rows: bool = False
     fault: str | None = None
     images_fault: str | None = None
 

@@ -40,6 +40,7 @@ from dpprobe.data.rare_classes import rare_words
 from dpprobe.errors import DataError
 from dpprobe.extras import OptionalModule
 from dpprobe.files import json_files, table_files
+from dpprobe.progress import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -178,22 +179,27 @@ class SplitTable:
     def image_hashes(self) -> list[bytes | None]:
         return self._read_column("image_sha256").to_pylist()
 
-    def pixel_hashes(self) -> list[bytes | None]:
+    def pixel_hashes(self, *, decode: bool = True) -> list[bytes | None]:
         """Returns the SHA-256 of each image's pixels; None for vectors and null examples.
 
-        Decodes images that were not decoded when the table was made (`verify: hash`). Raises
-        DataError, naming the row, if such an image cannot be read.
+        Decodes images that were not decoded when the table was made (`verify: hash`), or returns
+        None for them without `decode`. Raises DataError, naming the row, if such an image cannot be
+        read.
         """
         hashes: list[bytes | None] = self._read_column("pixels_sha256").to_pylist()
         missing = {row for row, each in enumerate(hashes) if each is None}.difference(self.nulls)
-        if self.holds_vectors or not missing:
+        if self.holds_vectors or not missing or not decode:
             return hashes
         images = (each for each in self.read_images(0, self.rows) if each.row in missing)
-        with ThreadPoolExecutor(READ_THREADS) as pool:
+        progress = Progress(
+            len(missing), label=f"{self.path}: comparing pixels", unit="images", last_line=False
+        )
+        with ThreadPoolExecutor(READ_THREADS) as pool, progress:
             while batch := list(itertools.islice(images, READ_ROWS)):
                 found = pool.map(partial(_hash_decoded, split=self.split), batch)
                 for image, digest in zip(batch, found, strict=True):
                     hashes[image.row] = digest
+                progress.advance_by(len(batch))
         return hashes
 
     def read_first(self) -> EncodedImage:

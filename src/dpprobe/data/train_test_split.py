@@ -151,7 +151,6 @@ class SplitOptions(DatasetOptions):
             rule=rule,
             key=f"{rule}, options {json_values.hash_value(written)[:12]}" if written else rule,
             follows_names=not own_test and self.split_by == "id" and bool(columns),
-            names_rows=bool(columns),
             fault=fault,
         )
 

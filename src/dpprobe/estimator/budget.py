@@ -8,25 +8,32 @@ copied budgets, each candidate of a grid search would spend a separate budget.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from dpprobe.errors import PrivacyError
+from dpprobe.data.table import read_info
+from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.estimator.given_values import read_number, read_risk
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Booking, check_delta
 from dpprobe.release.ledger.ledger_limits import Limits, refuse_excess
 from dpprobe.release.ledger.ledger_prices import Spent, bound_bookings, compose_bookings
-from dpprobe.release.ledger.ledger_units import unit_words
+from dpprobe.release.ledger.ledger_units import Units, find_tables, unit_words
 from dpprobe.study.reserved_names import LEDGER_FILE
 
+logger = logging.getLogger("dpprobe")
+
 MEMORY = "the budget in memory"
+# The units in the last split tables, by folder and fingerprint: a search books many fits, and to
+# list units may decode all images.
+_LISTED: dict[tuple[Path, str], Units] = {}
 
 
 class Budget:
@@ -44,10 +51,17 @@ class Budget:
       delta: the delta of the limit, and of each fit without its own delta.
       column: the word for a group, such as "patient". All entries of one ledger must have the same
         word: for a study's dataset whose unit is a patient, write the study's unit_column.
+      same_units_as: a dataset beside `folder` that has some of the same units, as the dataset
+        option of this name. Rows of `read_features` bring their dataset's option.
+      other_units_than: datasets beside `folder` whose units are different, although their names are
+        equal or their pixels cannot be compared, as the dataset option of this name.
+
+    If `folder` has split tables, each fit compares their names and images with the ledgers of all
+    datasets beside `folder`, as a release does. The first fit of a process may decode all images.
 
     Raises:
       PrivacyError: unless there is exactly one limit, positive and finite, and delta is in range.
-      ConfigError: for a limit or a delta that is no number.
+      ConfigError: for a limit or a delta that is no number, and for datasets that are no texts.
 
     Example:
       >>> import numpy as np
@@ -73,6 +87,8 @@ class Budget:
         max_risk: Mapping[str, float] | None = None,
         delta: float,
         column: str = "groups",
+        same_units_as: str | None = None,
+        other_units_than: Sequence[str] = (),
     ) -> None:
         if (max_epsilon is None) == (max_risk is None):
             raise PrivacyError(
@@ -86,6 +102,14 @@ class Budget:
         self.delta = read_number("delta", delta)
         check_delta(self.delta)
         self.column = column
+        if isinstance(other_units_than, str) or not all(
+            isinstance(name, str) for name in (*other_units_than, same_units_as or "")
+        ):
+            raise ConfigError(
+                f"same_units_as {same_units_as!r}, other_units_than {other_units_than!r}: write "
+                "one dataset's name, and a list of datasets' names"
+            )
+        self.same_units_as, self.other_units_than = same_units_as, tuple(other_units_than)
         self.folder = None if folder is None else Path(folder).absolute()
         self._bookings: list[Booking] = []
         self._lock = threading.Lock()
@@ -135,6 +159,16 @@ class Budget:
             bounds = bound_bookings(bookings, rates, self.delta)
         return bounds.true_positives[0] if rates else bounds.advantage
 
+    def join_declared(self, of_rows: str | None) -> str | None:
+        """Returns the dataset that shares units, by this budget or by the rows' own dataset."""
+        declared = {of_rows, self.same_units_as} - {None}
+        if len(declared) > 1:
+            raise PrivacyError(
+                f"budget: same_units_as is {self.same_units_as}, but {of_rows} in the dataset of "
+                "the rows; write the same dataset in both places, or leave one out"
+            )
+        return of_rows or self.same_units_as
+
     def check_fit(self, booking: Booking) -> None:
         """Checks that the budget allows a fit, before any data is read or noise is drawn.
 
@@ -158,7 +192,11 @@ class Budget:
             other = named.same_units_as
             known = other and (self._ledger.path.parent.parent / other).is_dir()
             return self._ledger.book_release(
-                named, self._limits, datasets=[other] if other and known else []
+                named,
+                self._limits,
+                units=None if self.folder is None else _list_units(self.folder),
+                other_units_than=self.other_units_than,
+                datasets=[other] if other and known else [],
             ).number
         self._check_owner()
         with self._lock:
@@ -218,3 +256,24 @@ class Budget:
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+def _list_units(folder: Path) -> Units | None:
+    """Lists the units in a dataset's split tables; None for a folder without split tables."""
+    tables = find_tables(folder)
+    if tables is None:
+        if (folder / "dataset.json").exists():
+            logger.warning(
+                "budget: the split tables in %s are missing or damaged, so this fit is not "
+                "compared with other datasets; run the study again, which restores them",
+                folder,
+            )
+        return None
+    key = tables, read_info(tables / "dataset.json").fingerprint
+    listed = _LISTED.get(key)
+    # Missing images may have been restored since.
+    if listed is None or not listed.contents.pixels:
+        listed = Units.of_tables(tables, of_fit=True)
+        _LISTED.clear()
+        _LISTED[key] = listed
+    return listed

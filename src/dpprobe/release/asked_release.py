@@ -17,7 +17,7 @@ from dpprobe.json_values import hash_value
 from dpprobe.options import resolve_path
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_limits import Limits
-from dpprobe.release.ledger.ledger_units import Units, find_tables
+from dpprobe.release.ledger.ledger_units import Units, find_tables, list_names
 from dpprobe.study.options import ReleaseOptions
 from dpprobe.study.release_data import release_delta
 from dpprobe.study.study import Study
@@ -137,12 +137,12 @@ def list_units(
     if tables is None:
         logger.warning(
             "%s: the split tables in %s are missing or belong to other data, so only "
-            "names of units are compared with other datasets, not images",
+            "names of units and ids are compared with other datasets, not images",
             of,
             folder,
         )
-    named = dataset.public_split().names_rows
-    names = {store.split: store.units or store.ids for store in stores if named}
+    columns = dataset.model_dump(include={"id_column"})
+    names = {store.split: list_names(columns, store.units, store.ids) for store in stores}
     return Units(names=names, tables=tables)
 
 

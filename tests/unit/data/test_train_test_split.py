@@ -206,5 +206,4 @@ def test_a_key_changes_with_what_decides_the_sides_alone(
     assert moved == (set(columns[-1:]) if columns and not own_test else of_files)
     split = options_by("id", values).public_split()
     assert split.follows_names == (bool(columns) and not own_test)
-    assert split.names_rows == bool(columns)
     assert not options_by("class", values).public_split().follows_names

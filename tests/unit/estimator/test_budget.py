@@ -23,9 +23,12 @@ from dpprobe.privacy.risk import Risk
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_file import Booking, Part
 from dpprobe.release.ledger.ledger_limits import Limits
+from dpprobe.release.ledger.ledger_units import Units
 from dpprobe.study.reserved_names import LEDGER_FILE
 from tests.support.classifiers import DELTA, make_budget, make_private, make_rows
 from tests.support.mechanisms import gaussians
+from tests.support.refusals import check_tokens
+from tests.support.split_tables import write_tables
 
 
 def make_booking(
@@ -188,6 +191,77 @@ def test_copies_of_a_budget_share_the_ledger_of_a_folder_that_was_named(
     entries = Ledger(tmp_path / "data/people" / LEDGER_FILE).read_entries()
     assert [entry.state for entry in entries] == ["closed", "open"]
     assert len({entry.booking.release for entry in entries}) == 2
+
+
+def book_release(data: Path, dataset: str, units: Units) -> None:
+    booking = make_booking(noise=60.0, unit="image", release=f"of_{dataset}")
+    limits = Limits(delta=DELTA, max_epsilon=1.0)
+    Ledger.of_dataset(data, dataset).book_release(booking, limits, units=units)
+
+
+def write_people(folder: Path, train: str, test: str, *, patients: str = "", **more: Any) -> Units:
+    """Writes tables of an image per letter, with patients named after their image."""
+    images = {"train": [*train], "test": [*test]}
+    units = {split: [patients + each for each in letters] for split, letters in images.items()}
+    write_tables(folder, images, units=units if patients else None, **more)
+    return Units.of_tables(folder)
+
+
+@pytest.mark.parametrize("verify", ["hash", "decode"])
+def test_a_fit_is_compared_with_other_datasets(tmp_path: Path, verify: str) -> None:
+    """Its folder's split tables have its units; a search decodes images only once."""
+    book_release(tmp_path, "a", write_people(tmp_path / "a", "pqr", "s"))
+    write_people(tmp_path / "b", "tpu", "v", verify=verify)
+    fit = make_booking(noise=60.0, unit="image")
+    with pytest.raises(PrivacyError) as caught:
+        make_budget(tmp_path / "b").book_fit(fit)
+    check_tokens(str(caught.value), "images of dataset b are also", "of_a", "Budget(", "'a'")
+    with pytest.raises(PrivacyError, match="are also"):  # images cannot be declared different
+        make_budget(tmp_path / "b", other_units_than=["a"]).book_fit(fit)
+    assert make_budget(tmp_path / "b").compute_spent().entries == 0
+    shared = make_budget(tmp_path / "b", same_units_as="a")
+    planned = replace(fit, same_units_as=shared.join_declared(None))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpprobe.data.table.decode_image", pytest.fail)
+        assert [shared.book_fit(planned) for _ in "ab"] == [1, 2]
+    assert shared.compute_spent().entries == 3
+    # The fit may read rows of both splits, so people may change sides.
+    write_people(tmp_path / "b", "vtu", "p", verify=verify)
+    assert shared.book_fit(planned) == 3
+    (tmp_path / "b/dataset.json").unlink()  # the hashes remain
+    for letter in "pv":
+        with pytest.raises(PrivacyError, match="images of dataset c are also"):
+            book_release(tmp_path, "c", write_people(tmp_path / "c", f"wx{letter}", "y"))
+
+
+def test_names_of_a_fit_may_be_other_people(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    book_release(tmp_path, "a", write_people(tmp_path / "a", "abc", "d", patients="p"))
+    names = Units(names={"train": ["pc"]}, tables=None)
+    with pytest.raises(PrivacyError, match="names of units or ids"):
+        book_release(tmp_path, "e", names)
+    folder = tmp_path / "b"
+    images = {"train": ["i", "j", "k"], "test": ["l"]}
+    write_tables(folder, images, units={"train": ["pa", "x", "y"], "test": ["z"]})
+    fit = make_booking(noise=60.0, unit="image")
+    with pytest.raises(PrivacyError, match=r"other_units_than=\['a'\] if different units"):
+        make_budget(folder).book_fit(fit)
+    assert make_budget(folder, other_units_than=["a"]).book_fit(fit) == 1
+    (folder / "train.parquet").unlink()
+    assert make_budget(folder).book_fit(fit) == 2
+    check_tokens(caplog.text, folder, "missing or damaged", "not compared")
+
+
+def test_datasets_of_a_budget_and_of_its_rows_agree() -> None:
+    budget = make_budget(same_units_as="a")
+    assert [budget.join_declared(name) for name in ("a", None)] == ["a", "a"]
+    assert make_budget().join_declared("b") == "b"
+    with pytest.raises(PrivacyError, match="same_units_as is a, but b"):
+        budget.join_declared("b")
+    for values in ({"other_units_than": "a"}, {"same_units_as": 1}, {"other_units_than": [1]}):
+        with pytest.raises(ConfigError, match="a list of datasets' names"):
+            make_budget(**values)
 
 
 def test_fits_and_releases_of_a_study_share_a_ledger(tmp_path: Path) -> None:

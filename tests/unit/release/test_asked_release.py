@@ -309,15 +309,14 @@ def test_a_task_reads_facts_units_and_agreed_values(tmp_path: Path) -> None:
         write_features(tmp_path / f"trained {trained}", trained=trained, units=None)
         asked = make_task(tmp_path, tmp_path / f"trained {trained}", foldered)
         assert describe_backbone(asked).checkpoint == ("mine" if trained else None)
-    task = make_task(tmp_path, tmp_path / "a", made)
-    names: Any = list_units("release", tmp_path, task.dataset, task.stores).names
-    assert [*names["train"][:2], *names["test"][:3]] == [
-        "train-0",
-        "train-1",
-        "test 0",
-        "test 0",
-        "test 1",
-    ]
+    # Ids of a column are names beside the patients; other ids are not.
+    for rows, more in ((0, {}), (1, {"id_column": "scan"})):
+        named = study(tmp_path, of_patients=True, more=more)
+        task = make_task(tmp_path, tmp_path / "a", named)
+        names: Any = list_units("release", tmp_path, task.dataset, task.stores).names
+        assert names["train"] == [f"train-{row}" for row in range(300 * rows)]
+        patients = [f"test {row // 2}" for row in range(600)]
+        assert names["test"] == patients + [f"test-{row}" for row in range(600 * rows)]
 
 
 def test_facts_are_of_each_backbone_with_features_of_the_dataset(tmp_path: Path) -> None:

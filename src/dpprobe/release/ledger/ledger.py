@@ -112,7 +112,13 @@ class Ledger(LedgerFile):
                 refuse_moved(self.path, ledgers[self._dataset], booking, hashes, key)
                 others = {name: ledgers[name] for name in ledgers if name not in added}
                 refuse_same_units(
-                    self.path.absolute(), others, booking, hashes, key, unlike=other_units_than
+                    self.path.absolute(),
+                    others,
+                    booking,
+                    hashes,
+                    key,
+                    unlike=other_units_than,
+                    of_fit=units.of_fit,
                 )
                 booking = replace(booking, units=write_hashes(folder, hashes, key))
             self._refuse_excess(ledgers, booking, limits, joined_limits)

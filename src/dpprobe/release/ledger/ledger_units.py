@@ -3,8 +3,8 @@
     <data_dir>/units.key                            32 random bytes, mode 0600, created once
     <data_dir>/<dataset>/units-<hash>.safetensors   the hashes of all bookings with equal hashes
 
-A unit's hash is the first 64 bits of HMAC-SHA256 under the key. Hashes cover units' names in a
-column, after normalisation (`person_names`), and images' bytes and pixels.
+A unit's hash is the first 64 bits of HMAC-SHA256 under the key. Hashes cover names in columns of
+units and ids, after normalisation (`person_names`), images' bytes and pixels, and each vector.
 Files of hashes are private: with the key, hashes reveal whether a guessed image is in the data.
 Hashes depend on private examples, so hashes may cause a refusal but never change a published value.
 
@@ -22,6 +22,15 @@ other release in another file format. If split tables lack hashes of pixels (`ve
 booking decodes and hashes the images. If images or tables are missing, `Booking.pixels` is False,
 and `ledger_prices` adds up both sides of the split. A release of another dataset is then refused,
 unless a person declares that the units of both datasets are the same, or different.
+
+**Vectors.** The hash of a row of vectors covers the names that a study gives to the vectors, so
+each vector is also hashed by itself. Two rows may share a vector, such as the word counts of two
+notes, but not the others. So vectors are compared between datasets, and show that a row has changed
+sides, but equal vectors in both splits do not make their rows copies.
+
+**Entries of older versions** have neither hashes of vectors nor of ids beside names of patients.
+They are taken from the dataset's current tables, if these tables have the entry's images. Else a
+release of vectors is refused, because the entry may have the same vectors under other names.
 """
 
 from __future__ import annotations
@@ -40,6 +49,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpprobe.data.people.person_names import list_spellings
+from dpprobe.data.sources.embedding_rows import hash_vectors
 from dpprobe.data.table import SPLITS, SplitTable, read_info
 from dpprobe.errors import DataError, PrivacyError
 from dpprobe.files.array_files import pack_arrays, read_arrays
@@ -55,15 +65,25 @@ _KEY_BYTES, _HASH_BYTES = 32, 8
 _LOST = "restore the file from a backup: without it, no dataset in this data_dir is released"
 _NONE = np.zeros(0, np.uint64)
 
-# Hashes by the keys "<split>.names" and "<split>.images"; each array is sorted, without duplicates.
+# Hashes by the keys "<split>.<part>" with the parts of `_PARTS`; each array is sorted, without
+# duplicates. Entries of older versions have no part `vectors`.
 Hashes = Mapping[str, npt.NDArray[np.uint64]]
+Kind = Literal["names", "images"]
+_PARTS: Mapping[Kind, tuple[str, ...]] = {"names": ("names",), "images": ("images", "vectors")}
 
 
 class Contents(NamedTuple):
-    """Hashes of images' bytes and pixels, by split; `pixels` is True if no hash is missing."""
+    """Hashes of images or vectors, by split.
+
+    Attributes:
+      images: hashes of images' bytes and pixels, or of all vectors of a row with their names.
+      pixels: True if no hash of pixels is missing.
+      vectors: hashes of single vectors; empty for images.
+    """
 
     images: Mapping[str, set[bytes]]
     pixels: bool
+    vectors: Mapping[str, set[bytes]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,41 +91,96 @@ class Units:
     """The units of a release.
 
     Attributes:
-      names: the name of each row's unit, by split; empty without a column of units.
+      names: the names of units and rows in columns, by split; empty without such columns.
       tables: the folder of the rows' split tables; None if the tables are missing.
+      decode: False to read only the hashes of pixels that the tables have; then nobody knows
+        whether some are missing, and `contents.pixels` is False.
+      of_fit: True for a fit in Python, which may read rows of both splits as training rows.
     """
 
     names: Mapping[str, Iterable[str]]
     tables: Path | None
+    decode: bool = True
+    of_fit: bool = False
+
+    @classmethod
+    def of_tables(cls, tables: Path | None, *, decode: bool = True, of_fit: bool = False) -> Units:
+        """Returns the units in split tables; None stands for missing tables."""
+        names = {}
+        if tables is not None:
+            columns = read_info(tables / "dataset.json").source
+            for split, table in _open_tables(tables).items():
+                names[split] = list_names(columns, table.read_units(), table.read_ids())
+        return cls(names=names, tables=tables, decode=decode, of_fit=of_fit)
 
     @cached_property
     def contents(self) -> Contents:
-        """The hashes of images; decodes images whose split tables have no hashes of pixels."""
+        """The hashes of images or vectors; decodes images without hashes of pixels (`decode`)."""
         if self.tables is None:
             return Contents({}, pixels=False)
-        tables = {split: SplitTable(self.tables / f"{split}.parquet") for split in SPLITS}
+        tables = _open_tables(self.tables)
         bytes_only = {split: table.image_hashes() for split, table in tables.items()}
         pixels: Mapping[str, list[bytes | None]] = {}
         try:
-            pixels = {split: table.pixel_hashes() for split, table in tables.items()}
+            pixels = {
+                split: table.pixel_hashes(decode=self.decode) for split, table in tables.items()
+            }
         except DataError as error:
             logger.warning("pixels of images are not compared: %s", error)
         images = {
             split: {each for each in (*hashes, *pixels.get(split, ())) if each is not None}
             for split, hashes in bytes_only.items()
         }
-        return Contents(images, pixels=bool(pixels))
+        vectors = {
+            split: set(hash_vectors(table)) if table.holds_vectors else set()
+            for split, table in tables.items()
+        }
+        return Contents(images, pixels=bool(pixels) and self.decode, vectors=vectors)
 
     def hash_with(self, key: bytes) -> Hashes:
         """Computes the units' hashes: a few microseconds per row, after `contents` is known."""
+        if key not in self._hashed:
+            self._hashed[key] = self._hash_all(key)
+        return self._hashed[key]
+
+    @cached_property
+    def _hashed(self) -> dict[bytes, Hashes]:
+        return {}
+
+    def _hash_all(self, key: bytes) -> Hashes:
         values = {
             f"{split}.names": {
                 each.encode() for name in set(names) for each in list_spellings(name)
             }
             for split, names in self.names.items()
         }
-        values |= {f"{split}.images": images for split, images in self.contents.images.items()}
-        return {part: _hash_all(key, part.partition(".")[2], values[part]) for part in values}
+        contents = self.contents
+        values |= {f"{split}.images": images for split, images in contents.images.items()}
+        values |= {f"{split}.vectors": vectors for split, vectors in contents.vectors.items()}
+        hashes = {part: _hash_all(key, part.partition(".")[2], values[part]) for part in values}
+        if not self.of_fit:
+            return hashes
+        parts = dict.fromkeys(part.partition(".")[2] for part in hashes)
+        return {f"train.{part}": np.unique(_join(hashes, part)) for part in parts}
+
+
+def list_names(
+    columns: Mapping[str, Any], units: Iterable[str] | None, ids: Iterable[str]
+) -> list[str]:
+    """Lists the names of rows' units, and ids of a column; `columns` are the dataset's options.
+
+    Other ids are no names: paths change with folders, and positions with earlier rows.
+    """
+    return [*(units or ()), *(ids if columns.get("id_column") is not None else ())]
+
+
+def _open_tables(folder: Path) -> dict[str, SplitTable]:
+    return {split: SplitTable(folder / f"{split}.parquet") for split in SPLITS}
+
+
+def _join(hashes: Hashes, *parts: str) -> npt.NDArray[np.uint64]:
+    """Joins the hashes of some parts, of both splits."""
+    return np.concatenate([_NONE, *(hashes[p] for p in hashes if p.partition(".")[2] in parts)])
 
 
 def _hash_all(key: bytes, kind: str, values: Iterable[bytes]) -> npt.NDArray[np.uint64]:
@@ -113,28 +188,25 @@ def _hash_all(key: bytes, kind: str, values: Iterable[bytes]) -> npt.NDArray[np.
     return np.unique(np.frombuffer(b"".join(digests), np.uint64))
 
 
-def share_units(first: Hashes, second: Hashes, kind: Literal["names", "images"]) -> bool:
-    """Returns True if two releases share a hash of names or of images, in any splits."""
-    ours, theirs = (
-        np.concatenate([_NONE, *(one[part] for part in one if part.endswith(kind))])
-        for one in (first, second)
-    )
+def share_units(first: Hashes, second: Hashes, kind: Kind) -> bool:
+    """Returns True if two releases share a name, or an image or vector, in any splits."""
+    ours, theirs = (_join(one, *_PARTS[kind]) for one in (first, second))
     return bool(np.isin(ours, theirs).any())
 
 
 def count_moved(first: Hashes, second: Hashes) -> int:
-    """Counts the images and the spellings of names that are on different sides in two releases.
+    """Counts images, vectors and spellings of names on different sides in two releases.
 
-    An image or name on both sides of a release's split belongs to two units, and is not counted.
+    What is on both sides of a release's split belongs to two units, and is not counted.
     """
 
-    def only(hashes: Hashes, kind: str, side: str, other: str) -> npt.NDArray[np.uint64]:
-        here, there = (hashes.get(f"{each}.{kind}", _NONE) for each in (side, other))
+    def only(hashes: Hashes, part: str, side: str, other: str) -> npt.NDArray[np.uint64]:
+        here, there = (hashes.get(f"{each}.{part}", _NONE) for each in (side, other))
         return np.setdiff1d(here, there)
 
     return sum(
-        len(np.intersect1d(only(first, kind, *sides), only(second, kind, *sides[::-1])))
-        for kind in ("images", "names")
+        len(np.intersect1d(only(first, part, *sides), only(second, part, *sides[::-1])))
+        for part in (*_PARTS["images"], *_PARTS["names"])
         for sides in (SPLITS, SPLITS[::-1])
     )
 
@@ -250,61 +322,98 @@ def refuse_same_units(
     key: bytes,
     *,
     unlike: Sequence[str],
+    of_fit: bool = False,
 ) -> None:
-    """Refuses units that also occur in ledgers outside the total; ignores names in `unlike`."""
+    """Refuses units that also occur in ledgers outside the total; ignores names in `unlike`.
+
+    `of_fit` words the remedy for a fit in Python.
+    """
     data = booking.identity.partition(" ")[2]  # identifies equal features without split tables
-    known = dict[Any, tuple[Hashes, bool]]()  # most entries of a dataset have equal units
+    known = dict[Any, _Earlier]()  # most entries of a dataset have equal units
+    has_vectors = len(_join(hashes, "vectors")) > 0
     for name, entry in [(each, entry) for each in others for entry in others[each]]:
         folder, units = ledger.parent.parent / name, (name, entry.booking.units)
         if units not in known:
             known[units] = _find_hashes(folder, entry.booking, key)
-        theirs, pixels = known[units]
+        theirs = known[units]
         same = bool(data) and entry.booking.identity.partition(" ")[2] == data
-        what, verb = "images", "are also"
-        remedy = f", or other_units_than: [{name}] if different units have the same names"
-        if same or share_units(hashes, theirs, "images"):
-            remedy = ""
+        what, verb, why = "vectors" if has_vectors else "images", "are also", ""
+        if same or share_units(hashes, theirs.hashes, "images"):
+            other = ""
         elif name in unlike:
             continue
-        elif share_units(hashes, theirs, "names"):
-            what = "names of units"
-        elif booking.pixels and pixels:
-            continue
-        else:
-            verb = "may also be"
-            remedy = (
-                f", or other_units_than: [{name}] if no image is in both. Their pixels were not "
-                "compared, because split tables or images are missing; with both in place, "
-                "dpprobe compares them"
+        elif share_units(hashes, theirs.hashes, "names"):
+            what, other = "names of units or ids", "different units have the same names"
+        elif not (booking.pixels and theirs.pixels):
+            verb, other = "may also be", "no image is in both"
+            why = (
+                ". Their pixels were not compared, because split tables or images are missing; "
+                "with both in place, dpprobe compares them"
             )
+        elif has_vectors and not theirs.vectors:
+            verb, other = "may also be", "no item is in both"
+            why = (
+                ". An older version recorded the entry and did not hash each vector by itself, and "
+                "the split tables of its data are missing"
+            )
+        else:
+            continue
         raise PrivacyError(
             f"release {booking.release!r}: {what} of dataset {ledger.parent.name} {verb} in "
             f"entry {entry.number} of {folder / LEDGER_FILE} ({entry.booking.release}), but "
-            f"the two ledgers are not added up; write `same_units_as: {name}` under "
-            f"datasets.{ledger.parent.name}{remedy}"
+            "the two ledgers are not added up; write "
+            f"{_word_remedy(ledger.parent.name, name, other, of_fit=of_fit)}{why}"
         )
 
 
-def _find_hashes(folder: Path, booking: Booking, key: bytes) -> tuple[Hashes, bool]:
-    """Returns the hashes of an earlier booking, and True if they cover the pixels of its images.
+def _word_remedy(dataset: str, other: str, condition: str, *, of_fit: bool) -> str:
+    if of_fit:
+        same, unlike = f"Budget(..., same_units_as={other!r})", f"other_units_than=[{other!r}]"
+    else:
+        same = f"`same_units_as: {other}` under datasets.{dataset}"
+        unlike = f"other_units_than: [{other}]"
+    return f"{same}, or {unlike} if {condition}" if condition else same
 
-    If the booking has no hashes of pixels, hashes of the dataset's current tables are added, if the
-    tables contain all images of the booking. Entries of `PrivateClassifier` name no units, so
-    current tables are used.
+
+class _Earlier(NamedTuple):
+    """The hashes of an earlier booking, and True if they cover all pixels, and all vectors."""
+
+    hashes: Hashes
+    pixels: bool
+    vectors: bool
+
+
+def _find_hashes(folder: Path, booking: Booking, key: bytes) -> _Earlier:
+    """Returns the hashes of an earlier booking.
+
+    If a booking has no hashes of pixels, or an older version wrote it, hashes of the dataset's
+    current tables are added, if the tables and the booking have the same images. Fits of older
+    versions, and fits without tables, name no units, so current tables are used.
     """
     then = read_hashes(folder, booking.units, key) if booking.units else {}
-    if booking.pixels:
-        return then, True
-    tables = Units(names={}, tables=find_tables(folder))
+    current_version = any(part.endswith(".vectors") for part in then)
+    if booking.pixels and current_version:
+        return _Earlier(then, pixels=True, vectors=True)
+    # Pixels that the booking already covers are not decoded again.
+    tables = Units.of_tables(find_tables(folder), decode=not booking.pixels)
     now = tables.hash_with(key)
     if booking.units is None:
-        return now, tables.contents.pixels or tables.tables is None
-    earlier, current = (
-        np.concatenate([_NONE, *(each[part] for part in each if part.endswith("images"))])
-        for each in (then, now)
+        whole = tables.contents.pixels or tables.tables is None
+        return _Earlier(now, pixels=whole, vectors=True)
+    earlier, current = _join(then, "images"), _join(now, "images")
+    kept, known = np.isin(earlier, current), np.isin(current, earlier)
+    compared = bool(booking.pixels) or tables.contents.pixels
+    covered = compared and bool(len(kept)) and bool(kept.all())
+    if covered or (len(known) and known.all()):
+        parts = {*then, *now}
+        then = {p: np.union1d(then.get(p, _NONE), now.get(p, _NONE)) for p in parts}
+    # A dataset has either images or vectors.
+    of_images = bool(known.any()) and not len(_join(now, "vectors"))
+    return _Earlier(
+        then,
+        pixels=bool(booking.pixels) or covered,
+        vectors=current_version or covered or of_images,
     )
-    covered = tables.contents.pixels and bool(len(earlier)) and np.isin(earlier, current).all()
-    return ({**then, **now}, True) if covered else (then, False)
 
 
 def refuse_other_unit(ledger: Path, added: Mapping[str, list[Entry]], booking: Booking) -> None:

@@ -334,10 +334,9 @@ def test_a_split_by_class_is_no_split_of_a_release() -> None:
     by_id = of(split_by="id", split_seed=3, test_fraction=0.5, unit_column="who").public_split()
     assert by_id.rule == "id, seed 3, fraction 0.5"
     assert by_id.fault is None
-    assert (by_id.follows_names, by_id.names_rows) == (True, True)
-    paths = of(split_by="id").public_split()
-    assert (paths.follows_names, paths.names_rows) == (False, False)
+    assert by_id.follows_names
+    assert not of(split_by="id").public_split().follows_names
     own = of(test="b.csv", unit_column="who").public_split()
     assert own.rule == "source"
     assert own.fault is None
-    assert (own.follows_names, own.names_rows) == (False, True)
+    assert not own.follows_names

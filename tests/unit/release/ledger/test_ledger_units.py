@@ -7,12 +7,14 @@ import itertools
 import math
 import multiprocessing
 import zlib
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from dp_accounting import GaussianDpEvent
 from dp_accounting.pld import PLDAccountant
@@ -21,6 +23,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy.special import ndtr, ndtri
 
+from dpprobe.data.dataset_preparation import prepare_dataset
+from dpprobe.data.registry import dataset_options
 from dpprobe.errors import BudgetError, DataError, PrivacyError
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.running_sums import Factorisation
@@ -30,6 +34,7 @@ from dpprobe.release.ledger.ledger_limits import Limits
 from dpprobe.release.ledger.ledger_prices import bound_bookings, compose_bookings
 from dpprobe.release.ledger.ledger_units import (
     Contents,
+    Hashes,
     Units,
     count_moved,
     count_paying_twice,
@@ -87,7 +92,7 @@ def test_names_that_another_ledger_has_too_are_refused(tmp_path: Path, other: Un
     said = refusal_of(book, tmp_path, "b", asked("v2"), other)
     assert said
     for words in (
-        "release 'v2': names of units of dataset b are also in entry 1 of",
+        "release 'v2': names of units or ids of dataset b are also in entry 1 of",
         f"{tmp_path}/a/ledger.jsonl (v1)",
         "write `same_units_as: a` under datasets.b",
         "or other_units_than: [a] if different units have the same names",
@@ -131,6 +136,117 @@ def test_an_entry_without_hashes_is_compared_by_the_dataset_s_tables(tmp_path: P
     tables(tmp_path / "a", ["q"], ["p"])
     said = refusal_of(book, tmp_path, "b", asked("v2"), units)
     check_tokens(str(said), "images", "dataset b", "entry 1")
+    notes(tmp_path / "c", 1, ids="c", patients="p")
+    book(tmp_path, "c", asked("v1"), None)
+    for name in ("c row 3", "p1"):
+        said = refusal_of(book, tmp_path, "d", asked("v2"), named(name))
+        check_tokens(str(said), "names of units or ids", "dataset d", "c/ledger.jsonl", "entry 1")
+
+
+# The same vectors under other names in a study.
+
+
+def notes(
+    folder: Path,
+    seed: int = 0,
+    *,
+    names: Mapping[str, str] | None = None,
+    counts: npt.NDArray[np.float32] | None = None,
+    first: int = 0,
+    ids: str = "",
+    patients: str = "",
+) -> Units:
+    """Prepares 8 notes with vectors; 4 notes from number `first` on are for training."""
+    generator = np.random.default_rng(seed)
+    rows = np.roll(np.arange(8), -first)
+    arrays: dict[str, Any] = {"x": generator.normal(size=(8, 3)).astype(np.float32)}
+    arrays["counts"] = generator.normal(size=(8, 2)).astype(np.float32)
+    if counts is not None:
+        arrays["counts"] = counts
+    columns = {"kind": np.array(["k", "l"] * 4)}
+    columns |= {"scan": np.array([f"{ids} row {row}" for row in range(8)])} if ids else {}
+    columns |= {"who": np.array([f"{patients}{row // 4}" for row in rows])} if patients else {}
+    folder.mkdir(exist_ok=True)
+    for split, chosen in (("train", rows[:4]), ("test", rows[4:])):
+        kept = {name: array[chosen] for name, array in (arrays | columns).items()}
+        np.savez(folder / f"{split}.npz", **kept)
+    options = {"train": "train.npz", "test": "test.npz", "vectors": names or {"x": "x"}}
+    options |= {"id_column": "scan"} if ids else {}
+    options |= {"unit_column": "who"} if patients else {}
+    given = {"source": "embeddings", "root": str(folder), "label_column": "kind"}
+    prepare_dataset(dataset_options(given | {"class_names": ["k", "l"]} | options), folder)
+    return Units.of_tables(folder)
+
+
+BESIDE = {"y": "x", "hashing": "counts"}
+
+
+@pytest.mark.parametrize("names", [{"y": "x"}, BESIDE, {"counts": "counts", "x": "x"}], ids=str)
+def test_a_vector_under_another_name_is_the_same_unit(
+    tmp_path: Path, names: dict[str, str]
+) -> None:
+    book(tmp_path, "a", asked("v1"), notes(tmp_path / "a"))
+    said = refusal_of(
+        book,
+        tmp_path,
+        "b",
+        asked("v2"),
+        notes(tmp_path / "b", names=names),
+        other_units_than=["a"],
+    )
+    check_tokens(str(said), "vectors of dataset b", "also in entry 1", "same_units_as: a")
+    book(tmp_path, "c", asked("v3"), notes(tmp_path / "c", 1, names=names))
+
+
+def test_a_vector_that_moved_under_another_name_is_found(tmp_path: Path) -> None:
+    """Two notes may have equal counts of words, and are then no copies of each other."""
+    counts = np.zeros((8, 2), np.float32)
+    alike = notes(tmp_path / "a", names=BESIDE, counts=counts)
+    for name, part_of in (("v1", BOTH), ("v2", BOTH[:1]), ("v3", BOTH[1:])):
+        book(tmp_path, "a", asked(name, parts=part_of), alike)
+    moved = notes(tmp_path / "a", first=4)
+    said = refusal_of(book, tmp_path, "a", asked("v4"), moved)
+    check_tokens(str(said), "changed sides", "entry 1", "split_seed")
+
+
+class Older(Units):
+    """Units with the hashes of versions that hashed neither single vectors nor ids."""
+
+    def hash_with(self, key: bytes) -> Hashes:
+        hashes = super().hash_with(key)
+        return {part: hashes[part] for part in hashes if part.endswith(".images")}
+
+
+def test_an_entry_of_an_older_version_is_compared_by_the_dataset_s_tables(tmp_path: Path) -> None:
+    """Without its tables, it may have any vectors; equally named vectors are still compared."""
+    made = notes(tmp_path / "a", ids="a", patients="p")
+    book(tmp_path, "a", asked("v1"), Older(names={}, tables=made.tables))
+    for units in (notes(tmp_path / "b", names={"y": "x"}), named("a row 3"), named("p1")):
+        said = refusal_of(book, tmp_path, "b", asked("v2"), units)
+        check_tokens(str(said), "are also in entry 1", "dataset b")
+    for data, seed in {"new": 1, "none": None}.items():  # other data, then no tables
+        path = tmp_path / "a/dataset.json"
+        path.unlink() if seed is None else notes(tmp_path / "a", seed, ids="a", patients="q")
+        same = notes(tmp_path / "b")
+        said = refusal_of(book, tmp_path, "b", asked("v2"), same, other_units_than=["a"])
+        check_tokens(str(said), "vectors of dataset b are also in entry 1")
+        renamed = notes(tmp_path / "b", names={"y": "x"})
+        said = refusal_of(book, tmp_path, "b", asked("v2"), renamed)
+        check_tokens(str(said), "may also be in entry 1", "older version", "other_units_than: [a]")
+        images = tables(tmp_path / data, [f"p {data}"], [f"r {data}"])
+        book(tmp_path, data, asked(data), images)  # images are no vectors
+    book(tmp_path, "b", asked("v2"), renamed, other_units_than=["a"])
+
+
+@pytest.mark.parametrize("verify", ["hash", "decode"])
+def test_vectors_are_no_images_of_an_older_entry(
+    tmp_path: Path, verify: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images that an older version compared by pixels are not decoded again."""
+    made = tables(tmp_path / "a", ["p"], ["r"], verify=verify)
+    book(tmp_path, "a", asked("v1"), Older(names={}, tables=made.tables))
+    monkeypatch.setattr("dpprobe.data.table.decode_image", pytest.fail)
+    book(tmp_path, "b", asked("v2"), notes(tmp_path / "b"))
 
 
 def test_a_split_whose_images_moved_is_refused_and_another_split_is_not(tmp_path: Path) -> None:
