@@ -319,6 +319,13 @@ class DatasetOptions(Options, ABC):
         """Returns the split to be published with releases, before `subsample` leaves rows out."""
         return PublicSplit()
 
+    def explain_labels_used(self) -> str | None:
+        """Explains which options leave out rows by their labels, with the remedy; mostly None.
+
+        `Subsample.explain_labels_used` does the same for `subsample`.
+        """
+        return None
+
     def expected_counts(self) -> Expected:
         """Returns the sizes in `expect`, reduced by `limit` and `subsample`."""
         limit: Limit = getattr(self, "limit", Limit())

@@ -9,6 +9,7 @@ or refuses the data because of it:
 | `unit_column`, `images_per_patient` | count once per image, as several units |
 | `split_fault` | move another unit between training and test |
 | `images_fault` | let in another image of the patient |
+| `labels_fault` | reveal a label in n |
 | `subsample`, `subsample_fault` | change which other units are trained on, or reveal a label in n |
 | `copies` | be in the training split several times |
 | `test_copies` | be in the test split several times, and use budget for each in test results |
@@ -37,6 +38,7 @@ class PromiseFacts:
       unit_column: the column that names the patient of each image; None without patients.
       images_per_patient: the largest number of a patient's training images, by a public rule.
       split_rule, split_fault, images_fault: see `dpprobe.data.options.PublicSplit`.
+      labels_fault: see `dpprobe.data.options.DatasetOptions.explain_labels_used`.
       subsample: the public `fraction` and `public_seed` that chose training rows only by name.
       subsample_fault: why no guarantee covers the choice of training rows, with the remedy.
       same_units_as: the dataset that is declared to share units with this dataset.
@@ -50,6 +52,7 @@ class PromiseFacts:
     split_rule: str = "source"
     split_fault: str | None = None
     images_fault: str | None = None
+    labels_fault: str | None = None
     subsample: Mapping[str, Any] | None = None
     subsample_fault: str | None = None
     same_units_as: str | None = None
@@ -81,7 +84,8 @@ class PromiseFacts:
           unit: the unit of privacy; "image" or "row" for units of one row.
         """
         of_images = unit in ("image", "row")
-        faults = (self.subsample_fault or self.split_fault, of_images and self.images_fault)
+        choice = self.subsample_fault or self.split_fault
+        faults = (self.labels_fault, choice, of_images and self.images_fault)
         return [fault for fault in faults if fault]
 
     def tested_fault(self) -> str | None:
@@ -125,6 +129,7 @@ def promise_facts(
         split_rule=split.rule,
         split_fault=split.fault,
         images_fault=split.images_fault,
+        labels_fault=dataset.explain_labels_used(),
         subsample=chosen,
         subsample_fault=None if part is None else part.explain_labels_used(),
         same_units_as=dataset.same_units_as,

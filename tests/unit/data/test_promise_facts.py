@@ -25,16 +25,17 @@ BEARS = {
     "test_fraction": {"split_rule"},
     "same_units_as": {"same_units_as"},
     "duplicates": {"copies_across"},
-    "filters": {"images_fault"},
-    "missing": {"images_fault"},
-    "uncertain": {"images_fault"},
-    "layout": {"split_rule", "unit_column"},
+    "filters": {"images_fault", "labels_fault"},
+    "missing": {"images_fault", "labels_fault"},
+    "uncertain": {"images_fault", "labels_fault"},
+    "split_column": {"labels_fault"},
+    "layout": {"split_rule", "unit_column", "labels_fault"},
 }
 # Options that cannot affect a guarantee, by the reason.
 REASONS = {
     "say where the rows are: a row that is missing or unreadable is a null row": (
         "source name path root train test files revision repo table test_table train_values "
-        "test_values split_column joins extract path_column path_template test_path_template "
+        "test_values joins extract path_column path_template test_path_template "
         "delimiter limit exclude downloads unreadable"
     ),
     "leaves out rows by their own names, which null rows keep": "companions",
@@ -84,6 +85,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "missing": "drop",
         "split_by": "id",
     },
+    "labels_fault": {"filters": {"kind": ["a"]}},
     "subsample": {"split_by": "id", "subsample": {"fraction": 0.25, "seed": 2}},
     "subsample_fault": {"split_by": "id", "subsample": {"per_class": 2}},
     "same_units_as": {"same_units_as": "films"},

@@ -183,6 +183,7 @@ REFUSED: dict[str, tuple[PromiseFacts, str]] = {
     "unit_column": (OF_PATIENTS, "names a patient \\(who\\) for each image"),
     "split_fault": (PromiseFacts(split_fault="split_by: class"), "split_by: class"),
     "images_fault": (replace(OF_PATIENTS, images_fault="keeps the first"), "keeps the first"),
+    "labels_fault": (PromiseFacts(labels_fault="missing: drop"), "missing: drop"),
     "subsample_fault": (PromiseFacts(subsample_fault="fractions chooses"), "fractions chooses"),
     "same_units_as": (PromiseFacts(same_units_as="films"), "shares units with films"),
 }

@@ -119,7 +119,7 @@ CHEXPERT = {"a": {"catalog": "chexpert"}}
     [
         ({"unit_column": None}, "unit_column: null, but the catalog's dataset protects each pati"),
         ({"unit_column": "Path"}, "unit_column: Path, but .*; remove this key"),
-        ({"extract": {"patient": {"column": "Path", "pattern": "(view)"}}}, "extract.patient: {'co"),
+        ({"extract": {"patient": {"column": "Path", "pattern": "(view)"}}}, "extract.patient: {"),
         ({"extract": {}}, "extract.patient: missing, but .* another pattern; remove `extract`"),
         ({"layout": {"source": "csv"}}, "layout.unit_column: null"),
     ],
