@@ -353,8 +353,8 @@ class TableOptions(UnitOptions):
             return None
         return (
             f"{' and '.join(used)}: rows are left out by their labels, so the public number n "
-            "would reveal labels; give every row a label, or choose rows by a column whose values are "
-            "public, such as who was examined"
+            "would reveal labels; give every row a label, or choose rows by a column whose values "
+            "are public, such as who was examined"
         )
 
     def _list_drops(self) -> list[str]:
