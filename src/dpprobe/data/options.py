@@ -371,6 +371,11 @@ class DatasetOptions(Options, ABC):
     def named_people(self) -> NamedPeople:
         return NamedPeople()
 
+    def named_ids(self) -> str | None:
+        """Returns the column that names each row; None if ids are paths or positions."""
+        column: str | None = getattr(self, "id_column", None)
+        return column
+
     def count_units(self) -> int | None:
         """Counts the patients of the train table before `subsample`; None if unknown."""
         return None

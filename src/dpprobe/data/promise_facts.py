@@ -13,7 +13,7 @@ or refuses the data because of it:
 | `subsample`, `subsample_fault` | change which other units are trained on, or reveal a label in n |
 | `copies` | be in the training split several times |
 | `test_copies` | be in the test split several times, and use budget for each in test results |
-| `copies_across`, `compared` | be in both splits, and use budget for both |
+| `copies_across`, `compared`, `ids_across` | be in both splits, and use budget for both |
 | `same_units_as` | be in two datasets, and use budget for both |
 
 `subsample_fault` also refuses the datasets that a study's block `imbalance` adds: their `fractions`
@@ -45,6 +45,7 @@ class PromiseFacts:
       copies: counts of training rows with an earlier row's image, by unit; None if not counted.
       test_copies: the same counts of test rows.
       copies_across: the number of images that are in both splits; None if not counted.
+      ids_across: the number of ids that are in both splits; None if no column names the ids.
     """
 
     unit_column: str | None = None
@@ -59,6 +60,7 @@ class PromiseFacts:
     copies: Mapping[str, Mapping[str, Any]] | None = None
     test_copies: Mapping[str, Mapping[str, Any]] | None = None
     copies_across: int | None = None
+    ids_across: int | None = None
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -94,12 +96,17 @@ class PromiseFacts:
         Adding up both costs instead would not do, because a published epsilon must not depend on
         whether private images are copies.
         """
-        if not self.copies_across:
+        if self.copies_across:
+            what = "an image is in both splits (equal bytes or pixels)"
+            remedy = "Remove the copy from one split (`duplicates: error` lists the copies)"
+        elif self.ids_across:
+            what = "an id of `id_column` is in both splits"
+            remedy = "Keep each item in one split, or give different items different ids"
+        else:
             return None
         return (
-            "an image is in both splits (equal bytes or pixels), so one person would pay for the "
-            "head and for what is measured on test images. Remove the copy from one split "
-            "(`duplicates: error` lists the copies), or measure nothing on test images"
+            f"{what}, so one person would pay for the head and for what is measured on test "
+            f"images. {remedy}, or measure nothing on test images"
         )
 
     def count_copies(self, unit: str, *, tested: bool = False) -> Mapping[str, Any] | None:

@@ -25,6 +25,7 @@ BEARS = {
     "test_fraction": {"split_rule"},
     "same_units_as": {"same_units_as"},
     "duplicates": {"copies_across"},
+    "id_column": {"ids_across"},
     "filters": {"images_fault", "labels_fault"},
     "missing": {"images_fault", "labels_fault"},
     "uncertain": {"images_fault", "labels_fault"},
@@ -41,7 +42,7 @@ REASONS = {
     "leaves out rows by their own names, which null rows keep": "companions",
     "name values of the own row": (
         "label_column label_columns class_names several_labels accepted_labels group_columns "
-        "id_column image_column vectors pool shard_in_id"
+        "image_column vectors pool shard_in_id"
     ),
     "check, store or show": (
         "catalog expect verify metric missing_classes prompts prompt_names embed"
@@ -101,7 +102,7 @@ def test_an_option_s_fact_survives_a_manifest(fact: str) -> None:
     assert getattr(facts, fact) != getattr(PromiseFacts(), fact)
     again = PromiseFacts.from_dict(json.loads(json.dumps(facts.to_dict())))
     assert again == facts
-    assert VARIANTS.keys() | {"copies", "test_copies", "copies_across"} == {
+    assert VARIANTS.keys() | {"copies", "test_copies", "copies_across", "ids_across"} == {
         each.name for each in fields(PromiseFacts)
     }
 
@@ -125,6 +126,7 @@ READS = {
     "duplicates_across_splits": set(),
     "train_copies": set(),
     "copies_across": {"release/asked_release.py"},
+    "ids_across": set(),
 }
 
 

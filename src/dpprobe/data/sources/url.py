@@ -167,6 +167,9 @@ class Options(DatasetOptions):
     def named_people(self) -> NamedPeople:
         return self._parse_layout().named_people()
 
+    def named_ids(self) -> str | None:
+        return self._parse_layout().named_ids()
+
     def _parse_layout(self) -> SplitOptions:
         options = dataset_options(self.layout)
         assert isinstance(options, SplitOptions)  # all sources in LAYOUTS can be split

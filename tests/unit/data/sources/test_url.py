@@ -292,6 +292,7 @@ def test_a_layout_s_facts_are_the_dataset_s() -> None:
     dropped = of_file(CSV | {"missing": "drop"}).explain_labels_used()
     assert dropped.startswith("layout: missing: drop: rows are left out by their labels")
     assert of_file(CSV | {"test": "b.csv"}).has_test()
+    assert [of_file(CSV | {"id_column": each}).named_ids() for each in ("n", None)] == ["n", None]
     folder = of_file(IMAGES | {"split_by": "id"})
     assert folder.count_classes() is None
     assert not folder.public_split().follows_names
