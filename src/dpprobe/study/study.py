@@ -158,8 +158,8 @@ def _check_inputs(study: Study) -> None:
                 f"privacy.unit: patient, but datasets.{name} does not name the patient of "
                 "each image; give it a unit_column, or write `unit: image`"
             )
-        if fault := _explain_lost_patients(study, name):
-            raise ValueError(fault)
+        if lost := _explain_lost_patients(study, name):
+            raise ValueError(lost)
     for name, method in study.methods.items():
         if isinstance(method, auto.Options) and method.rule is not None:
             raise ValueError(
@@ -182,7 +182,8 @@ def _explain_lost_patients(study: Study, name: str) -> str | None:
         return None
     layout = getattr(dataset, "layout", None)
     where, source = ("", dataset.source) if layout is None else ("layout.", layout["source"])
-    named = "unit_column" in type(dataset).model_fields or (layout and source != "imagefolder")
+    named = "unit_column" in type(dataset).model_fields
+    named = named or (layout is not None and source != "imagefolder")
     written = f"{where}unit_column: null" if named else f"{where}source: {source}"
     remedy = f"`{where}unit_column`" if named else "`unit_column` with another source, such as csv"
     unit = f"`{where}unit: image`" if named else "`privacy: {unit: image}`"
