@@ -87,6 +87,7 @@ def write_features(
     images_per_patient: int | None = None,
     fingerprint: str = "secret-fingerprint",
     shares: tuple[int, ...] = (1, 1, 1),
+    shared_ids: int = 0,
 ) -> None:
     """Writes two small splits of three separable classes.
 
@@ -95,6 +96,7 @@ def write_features(
       shares: number of consecutive rows of each class.
       copies, test_copies: counts of copies within a split, as in manifests.
       across: number of images that are in both splits; None if the splits were not compared.
+      shared_ids: number of ids that are in both splits.
     """
     for number, (split, rows) in enumerate(ROWS.items()):
         generator = np.random.default_rng(number)
@@ -102,7 +104,8 @@ def write_features(
         labels = turn[np.arange(rows) % len(turn)].astype(np.int64)
         features = generator.normal(size=(rows, DIMENSION)) + shift
         features[np.arange(rows), labels] += 4.0
-        ids, units = [f"secret-id-{split}-{row}" for row in range(rows)], None
+        sides = ["train" if row < shared_ids else split for row in range(rows)]
+        ids, units = [f"secret-id-{side}-{row}" for row, side in enumerate(sides)], None
         if images_per_patient is not None:
             units = [f"{split} {row // images_per_patient}" for row in range(rows)]
         write_split(

@@ -14,6 +14,7 @@ from dpprobe.data.dataset_sizes import needs_every_class
 from dpprobe.data.people.companions import look_for_companions
 from dpprobe.data.people.copy_counts import CopyCounter
 from dpprobe.data.people.group_columns import MISSING_CODE, find_spellings, group_name, warn_of_code
+from dpprobe.data.people.patient_sides import warn_of_shared_ids
 from dpprobe.data.people.person_names import name_warnings
 from dpprobe.data.problems import SHOWN, Problems
 from dpprobe.data.rare_classes import rare_words
@@ -105,6 +106,8 @@ class Checks:
         self._units: dict[str, None] = {}
         # Names, sides and units of rows, if the source does not look for companions itself.
         self._names: list[tuple[str, str, str]] = []
+        self._id_column = options.named_ids()
+        self._ids: dict[str, list[str]] = {"train": [], "test": []}
         self._needs_names = not (options.holds_vectors or options.judges_companions())
 
     def look_at(
@@ -118,6 +121,8 @@ class Checks:
         units = columns.get("unit") or [None] * len(labels)
         for image, label, unit in zip(images, labels, units, strict=True):
             self._look_for_twins(split, image, label, unit)
+            if self._id_column is not None:
+                self._ids[split].append(image.id)
             if self._needs_names:
                 self._names.append((image.id, split, unit or image.id))
             if image.used_bits is not None:
@@ -284,7 +289,10 @@ class Checks:
         for column, values in self._groups.items():
             for value in filter(MISSING_CODE.fullmatch, values):
                 warn_of_code(group_name(column), value, "is a separate group")
-        for line in name_warnings(self._units):
+        lines = name_warnings(self._units)
+        if self._id_column is not None:
+            lines = [*lines, *warn_of_shared_ids(self._id_column, **self._ids)]
+        for line in lines:
             logger.warning("%s", line)
 
     def _check_classes(self, split: str, per_class: np.ndarray) -> None:

@@ -316,6 +316,13 @@ class DatasetOptions(Options, ABC):
         """Returns the split to be published with releases, before `subsample` leaves rows out."""
         return PublicSplit()
 
+    def explain_labels_used(self) -> str | None:
+        """Explains which options leave out rows by their labels, with the remedy; mostly None.
+
+        `Subsample.explain_labels_used` does the same for `subsample`.
+        """
+        return None
+
     def expected_counts(self) -> Expected:
         """Returns the sizes in `expect`, reduced by `limit` and `subsample`."""
         limit: Limit = getattr(self, "limit", Limit())
@@ -360,6 +367,11 @@ class DatasetOptions(Options, ABC):
 
     def named_people(self) -> NamedPeople:
         return NamedPeople()
+
+    def named_ids(self) -> str | None:
+        """Returns the column that names each row; None if ids are paths or positions."""
+        column: str | None = getattr(self, "id_column", None)
+        return column
 
     def count_units(self) -> int | None:
         """Counts the patients of the train table before `subsample`; None if unknown."""

@@ -9,10 +9,11 @@ or refuses the data because of it:
 | `unit_column`, `images_per_patient` | count once per image, as several units |
 | `split_fault` | move another unit between training and test |
 | `images_fault` | let in another image of the patient |
+| `labels_fault` | reveal a label in n |
 | `subsample`, `subsample_fault` | change which other units are trained on, or reveal a label in n |
 | `copies` | be in the training split several times |
 | `test_copies` | be in the test split several times, and use budget for each in test results |
-| `copies_across`, `compared` | be in both splits, and use budget for both |
+| `copies_across`, `compared`, `ids_across` | be in both splits, and use budget for both |
 | `same_units_as` | be in two datasets, and use budget for both |
 
 `subsample_fault` also refuses the datasets that a study's block `imbalance` adds: their `fractions`
@@ -37,12 +38,14 @@ class PromiseFacts:
       unit_column: the column that names the patient of each image; None without patients.
       images_per_patient: the largest number of a patient's training images, by a public rule.
       split_rule, split_fault, images_fault: see `dpprobe.data.options.PublicSplit`.
+      labels_fault: see `dpprobe.data.options.DatasetOptions.explain_labels_used`.
       subsample: the public `fraction` and `public_seed` that chose training rows only by name.
       subsample_fault: why no guarantee covers the choice of training rows, with the remedy.
       same_units_as: the dataset that is declared to share units with this dataset.
       copies: counts of training rows with an earlier row's image, by unit; None if not counted.
       test_copies: the same counts of test rows.
       copies_across: the number of images that are in both splits; None if not counted.
+      ids_across: the number of ids that are in both splits; None if no column names the ids.
     """
 
     unit_column: str | None = None
@@ -50,12 +53,14 @@ class PromiseFacts:
     split_rule: str = "source"
     split_fault: str | None = None
     images_fault: str | None = None
+    labels_fault: str | None = None
     subsample: Mapping[str, Any] | None = None
     subsample_fault: str | None = None
     same_units_as: str | None = None
     copies: Mapping[str, Mapping[str, Any]] | None = None
     test_copies: Mapping[str, Mapping[str, Any]] | None = None
     copies_across: int | None = None
+    ids_across: int | None = None
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -81,7 +86,8 @@ class PromiseFacts:
           unit: the unit of privacy; "image" or "row" for units of one row.
         """
         of_images = unit in ("image", "row")
-        faults = (self.subsample_fault or self.split_fault, of_images and self.images_fault)
+        choice = self.subsample_fault or self.split_fault
+        faults = (self.labels_fault, choice, of_images and self.images_fault)
         return [fault for fault in faults if fault]
 
     def tested_fault(self) -> str | None:
@@ -90,12 +96,17 @@ class PromiseFacts:
         Adding up both costs instead would not do, because a published epsilon must not depend on
         whether private images are copies.
         """
-        if not self.copies_across:
+        if self.copies_across:
+            what = "an image is in both splits (equal bytes or pixels)"
+            remedy = "Remove the copy from one split (`duplicates: error` lists the copies)"
+        elif self.ids_across:
+            what = "an id of `id_column` is in both splits"
+            remedy = "Keep each item in one split, or give different items different ids"
+        else:
             return None
         return (
-            "an image is in both splits (equal bytes or pixels), so one person would pay for the "
-            "head and for what is measured on test images. Remove the copy from one split "
-            "(`duplicates: error` lists the copies), or measure nothing on test images"
+            f"{what}, so one person would pay for the head and for what is measured on test "
+            f"images. {remedy}, or measure nothing on test images"
         )
 
     def count_copies(self, unit: str, *, tested: bool = False) -> Mapping[str, Any] | None:
@@ -125,6 +136,7 @@ def promise_facts(
         split_rule=split.rule,
         split_fault=split.fault,
         images_fault=split.images_fault,
+        labels_fault=dataset.explain_labels_used(),
         subsample=chosen,
         subsample_fault=None if part is None else part.explain_labels_used(),
         same_units_as=dataset.same_units_as,

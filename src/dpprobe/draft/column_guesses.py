@@ -218,7 +218,7 @@ def uncertain_notes(columns: Columns, labels: Sequence[str]) -> list[str]:
     """Lists decisions that the user must make about missing or uncertain labels."""
     notes = []
     if blanks := sum(columns[name].blanks for name in labels):
-        words = "zeros or drop" if len(labels) > 1 else "drop"
+        words = f"{'zeros or ' if len(labels) > 1 else ''}drop, which releases refuse"
         notes.append(
             f"{count_noun(blanks, 'blank label')}, which a run refuses: fill in each, or set "
             f"`missing:` ({words}) for this dataset"
@@ -226,7 +226,7 @@ def uncertain_notes(columns: Columns, labels: Sequence[str]) -> list[str]:
     if any(columns[name].values & _UNCERTAIN for name in labels) and len(labels) > 1:
         notes.append(
             "some labels are -1 (uncertain), which a run refuses; set `uncertain:` (ones, zeros or "
-            "drop) for this dataset"
+            "drop, which releases refuse) for this dataset"
         )
     odd = sorted(each for each in columns[labels[0]].values if each.lower() in _NO_LABEL)
     if len(labels) == 1 and odd:

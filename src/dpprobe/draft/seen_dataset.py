@@ -227,7 +227,7 @@ def count_classes(
         multi_label=multi_label,
         notes=(
             *notes,
-            *_repeat_notes(index.ids()),
+            *_repeat_notes(index.ids("train")),
             *chain(*options.judge_units()),
             *rare_notes(counts, multi_label=multi_label),
         ),

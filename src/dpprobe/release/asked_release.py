@@ -98,12 +98,14 @@ def count_promise(
     study: Study, dataset: str, stores: tuple[FeatureStore, FeatureStore]
 ) -> PromiseFacts:
     """Returns the facts about a dataset on which a guarantee depends, with counts of copies."""
-    counted, tested = stores[0].promise, stores[1]
+    counted, tested, options = stores[0].promise, stores[1], study.datasets[dataset]
+    named = options.named_ids() is not None
     return replace(
-        promise_facts(study.datasets[dataset]),
+        promise_facts(options),
         copies=counted.copies,
         test_copies=tested.copies,
         copies_across=counted.copies_across,
+        ids_across=len({*stores[0].ids} & {*tested.ids}) if named else None,
     )
 
 

@@ -90,6 +90,11 @@ class DatasetEntry(Options):
     )
     options: dict[str, Any] = Field(description="The source, with its options.")
 
+    @property
+    def unit_column(self) -> str | None:
+        """The column with the patient of each image; None if images are the units of privacy."""
+        return find_patients(self.options)[0]
+
     def common_options(self, *, resized: bool) -> dict[str, Any]:
         """Returns the options that are independent of the source of the images."""
         sizes = self.sizes.model_dump(exclude_none=True)
@@ -112,6 +117,17 @@ class DatasetEntry(Options):
             part for policy in policies if isinstance(policy, Mapping) for part in policy.values()
         ]
         return "drop" in policies
+
+
+def find_patients(options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Returns the `unit_column` of a dataset's unchecked options, and the `extract` that makes it.
+
+    Both are None if absent. A download's options are in `layout`.
+    """
+    layout = options.get("layout")
+    table = layout if isinstance(layout, Mapping) else options
+    column, made = table.get("unit_column"), table.get("extract")
+    return column, made.get(column) if isinstance(made, Mapping) else None
 
 
 def dataset_names() -> tuple[str, ...]:

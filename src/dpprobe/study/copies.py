@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field
 
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options
 from dpprobe.study import catalog
+from dpprobe.wrong_keys_and_values import validate_options
 
 # The parts of a study that may name catalog entries, and the entries' kind.
 PARTS = {"datasets": "datasets", "public_datasets": "datasets", "backbones": "backbones"}
@@ -50,15 +51,33 @@ def _check_copies(check: Callable[[str, Copy], None], copies: dict[str, Copy]) -
 
 
 def _check_dataset(name: str, copy: Copy) -> None:
-    options = catalog.dataset_entry(name).options
+    """Refuses options that a study decides, and a copy that loses or renames the entry's patients.
+
+    A copy in another format has other columns, so it must name the column of patients itself.
+    """
+    entry = catalog.dataset_entry(name)
     for key in sorted(_DECIDED & copy.keys()):
         raise ConfigError(f"{key}: only a study decides this; move it to the study's dataset")
-    patients = options.get("layout", options).get("unit_column")
-    other = copy.get("source", options["source"]) != options["source"]
-    if patients and other and copy.get("unit_column") is None:
+    if entry.unit_column is None:
+        return
+    if copy.get("source", entry.options["source"]) != entry.options["source"]:
+        if catalog.find_patients(copy)[0] is None:
+            raise ConfigError(
+                "unit_column: missing; the catalog's dataset protects patients, so name the column "
+                "with the patient of each image"
+            )
+        return
+    where, decides = "layout." if "layout" in copy else "", "only a study decides the unit"
+    column, made = catalog.find_patients({**entry.options, **copy})
+    if column != entry.unit_column:
         raise ConfigError(
-            "unit_column: missing; the catalog's dataset protects patients, so name the column "
-            "with the patient of each image"
+            f"{where}unit_column: {column or 'null'}, but the catalog's dataset protects each "
+            f"{entry.unit_column} as one unit; remove this key, because {decides} of privacy"
+        )
+    if made != catalog.find_patients(entry.options)[1]:
+        raise ConfigError(
+            f"{where}extract.{column}: {made or 'missing'}, but the catalog's dataset reads its "
+            f"patients by another pattern; remove `extract`, because {decides} of privacy"
         )
 
 
@@ -87,19 +106,22 @@ class CopyOptions(Options):
     )
 
 
+class _Block(Options):
+    copies: CopyOptions
+
+
 def with_copies(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Fills in the options of copies of the catalog entries that a study names.
 
-    Raises ConfigError for an option that a study and a copy set to different values.
+    Raises ConfigError for a wrong block, and for an option that a study and a copy set to different
+    values. Faults of the study are not listed with a wrong block, because the block may cause them.
     """
-    try:
-        copies = CopyOptions.model_validate(values.get("copies") or {}).model_dump()
-    except ValidationError:
-        return values  # the check of the block reports the error
+    block = validate_options(_Block, {"copies": values.get("copies") or {}}, "config")
+    copies = block.copies.model_dump()
     result = dict(values)
     for part, kind in PARTS.items():
-        block = values.get(part)
-        for name, ours in block.items() if isinstance(block, Mapping) else ():
+        written = values.get(part)
+        for name, ours in written.items() if isinstance(written, Mapping) else ():
             if isinstance(ours, Mapping) and _OWN[kind].isdisjoint(ours):
                 entry = str(ours.get("catalog"))
                 if (copy := copies[kind].get(entry)) is not None:

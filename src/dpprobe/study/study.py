@@ -14,6 +14,7 @@ from dpprobe.heads import auto
 from dpprobe.privacy.limits import INFINITE
 from dpprobe.privacy.risk import Risk, find_risk
 from dpprobe.privacy.statement_words import describe_unpriced
+from dpprobe.study.catalog import dataset_entry
 from dpprobe.study.imbalance import imbalance_faults, with_rare_classes
 from dpprobe.study.joined_backbones import joined_faults
 from dpprobe.study.options import OverlapOptions
@@ -157,6 +158,8 @@ def _check_inputs(study: Study) -> None:
                 f"privacy.unit: patient, but datasets.{name} does not name the patient of "
                 "each image; give it a unit_column, or write `unit: image`"
             )
+        if lost := _explain_lost_patients(study, name):
+            raise ValueError(lost)
     for name, method in study.methods.items():
         if isinstance(method, auto.Options) and method.rule is not None:
             raise ValueError(
@@ -164,6 +167,31 @@ def _check_inputs(study: Study) -> None:
                 "chooses all others; remove rule and chosen, or name the chosen head with its "
                 "options"
             )
+
+
+def _explain_lost_patients(study: Study, name: str) -> str | None:
+    """Explains how a dataset loses the patients that its catalog entry protects; mostly None.
+
+    Without this check, options other than the entry's would make each image a unit of its own, and
+    nobody would have decided this.
+    """
+    dataset = study.datasets[name]
+    column = None if dataset.catalog is None else dataset_entry(dataset.catalog).unit_column
+    people = dataset.named_people()
+    if column is None or people.column or "image" in (people.unit, study.privacy.unit):
+        return None
+    layout = getattr(dataset, "layout", None)
+    where, source = ("", dataset.source) if layout is None else ("layout.", layout["source"])
+    named = "unit_column" in type(dataset).model_fields
+    named = named or (layout is not None and source != "imagefolder")
+    written = f"{where}unit_column: null" if named else f"{where}source: {source}"
+    remedy = f"`{where}unit_column`" if named else "`unit_column` with another source, such as csv"
+    unit = f"`{where}unit: image`" if named else "`privacy: {unit: image}`"
+    return (
+        f"datasets.{name}.{written}: names no patients, but the catalog's {dataset.catalog} "
+        f"protects each {column} as one unit; name the patient of each image in {remedy}, or write "
+        f"{unit} to protect only single images"
+    )
 
 
 def _check_named(study: Study) -> None:

@@ -25,22 +25,24 @@ BEARS = {
     "test_fraction": {"split_rule"},
     "same_units_as": {"same_units_as"},
     "duplicates": {"copies_across"},
-    "filters": {"images_fault"},
-    "missing": {"images_fault"},
-    "uncertain": {"images_fault"},
-    "layout": {"split_rule", "unit_column"},
+    "id_column": {"ids_across"},
+    "filters": {"images_fault", "labels_fault"},
+    "missing": {"images_fault", "labels_fault"},
+    "uncertain": {"images_fault", "labels_fault"},
+    "split_column": {"labels_fault"},
+    "layout": {"split_rule", "unit_column", "labels_fault"},
 }
 # Options that cannot affect a guarantee, by the reason.
 REASONS = {
     "say where the rows are: a row that is missing or unreadable is a null row": (
         "source name path root train test files revision repo table test_table train_values "
-        "test_values split_column joins extract path_column path_template test_path_template "
+        "test_values joins extract path_column path_template test_path_template "
         "delimiter limit exclude downloads unreadable"
     ),
     "leaves out rows by their own names, which null rows keep": "companions",
     "name values of the own row": (
         "label_column label_columns class_names several_labels accepted_labels group_columns "
-        "id_column image_column vectors pool shard_in_id"
+        "image_column vectors pool shard_in_id"
     ),
     "check, store or show": (
         "catalog expect verify metric missing_classes prompts prompt_names embed"
@@ -84,6 +86,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "missing": "drop",
         "split_by": "id",
     },
+    "labels_fault": {"filters": {"kind": ["a"]}},
     "subsample": {"split_by": "id", "subsample": {"fraction": 0.25, "seed": 2}},
     "subsample_fault": {"split_by": "id", "subsample": {"per_class": 2}},
     "same_units_as": {"same_units_as": "films"},
@@ -99,7 +102,7 @@ def test_an_option_s_fact_survives_a_manifest(fact: str) -> None:
     assert getattr(facts, fact) != getattr(PromiseFacts(), fact)
     again = PromiseFacts.from_dict(json.loads(json.dumps(facts.to_dict())))
     assert again == facts
-    assert VARIANTS.keys() | {"copies", "test_copies", "copies_across"} == {
+    assert VARIANTS.keys() | {"copies", "test_copies", "copies_across", "ids_across"} == {
         each.name for each in fields(PromiseFacts)
     }
 
@@ -123,6 +126,7 @@ READS = {
     "duplicates_across_splits": set(),
     "train_copies": set(),
     "copies_across": {"release/asked_release.py"},
+    "ids_across": set(),
 }
 
 

@@ -161,14 +161,14 @@ def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_pat
             return str(error)
         return ""
 
-    chosen = bounded | {"filters": {"kind": CLASSES}}
+    chosen = bounded | {"filters": {"who": [unit for unit, _ in ROWS]}}
     assert "max_images_per_patient keeps the first images of a patient after filters" in (
         faults(chosen, "image")
     )
     assert faults(chosen | {"unit": "image"}, None) == faults(chosen, "image")
     assert faults(chosen, None) == faults(chosen | {"unit": "patient"}, "image") == ""
     assert faults(bounded, "image") == ""
-    assert faults(values | {"filters": {"kind": CLASSES}}, "image") == ""
+    assert faults(values | {"filters": {"who": [unit for unit, _ in ROWS]}}, "image") == ""
     layout = {name: value for name, value in chosen.items() if name != "root"}
     archived = dataset_options(in_archive(**layout)).public_split().images_fault
     assert archived == f"layout: {dataset_options(chosen).public_split().images_fault}"

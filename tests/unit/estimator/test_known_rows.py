@@ -183,6 +183,7 @@ REFUSED: dict[str, tuple[PromiseFacts, str]] = {
     "unit_column": (OF_PATIENTS, "names a patient \\(who\\) for each image"),
     "split_fault": (PromiseFacts(split_fault="split_by: class"), "split_by: class"),
     "images_fault": (replace(OF_PATIENTS, images_fault="keeps the first"), "keeps the first"),
+    "labels_fault": (PromiseFacts(labels_fault="missing: drop"), "missing: drop"),
     "subsample_fault": (PromiseFacts(subsample_fault="fractions chooses"), "fractions chooses"),
     "same_units_as": (PromiseFacts(same_units_as="films"), "shares units with films"),
 }
@@ -248,6 +249,7 @@ def find_head(fitted: Any) -> PrivateClassifier:
 KEPT: dict[str, tuple[PromiseFacts, Callable[[Any, FeatureStore, Door], None]]] = {
     "split_rule": (PromiseFacts(split_rule="id, seed 0, fraction 0.2"), see_split),
     "copies_across": (PromiseFacts(copies_across=5), see_split),
+    "ids_across": (PromiseFacts(ids_across=5), see_split),
     "test_copies": (PromiseFacts(test_copies={"image": {"rows": 7, "most": 4}}), see_split),
     "subsample": (PromiseFacts(subsample={"fraction": 0.5, "public_seed": 3}), see_subsample),
     "copies": (PromiseFacts(copies={"image": {"rows": 7, "most": 4}}), see_copies),

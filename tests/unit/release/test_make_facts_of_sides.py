@@ -87,6 +87,25 @@ def test_a_fact_of_one_side_is_refused_or_stated(
     assert "21" not in (bundle / "README.md").read_text().split("## What is not covered")[1]
 
 
+@pytest.mark.parametrize("part", PARTS)
+def test_an_id_of_both_sides_is_refused_where_test_images_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Only a column names items; ids that are positions in two files may be equal by chance."""
+    monkeypatch.setattr(release_study, "ROWS", {"train": 300, "test": 600})
+    of_patients: dict[str, Any] = {"images_per_patient": 1, **FACTS["none"]}
+    write_features(tmp_path, shared_ids=1, **of_patients)
+    named = study(tmp_path, of_patients=True, more={"id_column": "slide"}, **PARTS[part])
+    if part != "head":
+        with pytest.raises(
+            PrivacyError, match="an id of `id_column` is in both .* measure nothing"
+        ):
+            release(tmp_path, named)
+        assert not Ledger.of_dataset(tmp_path / "data", "toy").read_entries(), "nothing is booked"
+        named = study(tmp_path, of_patients=True, **PARTS[part])
+    assert verify_bundle(release(tmp_path, named)).passed
+
+
 @pytest.mark.parametrize("fact", FACTS)
 def test_a_fact_beside_a_choice_is_priced_in_training_and_stated_in_tests(
     tmp_path: Path, fact: str

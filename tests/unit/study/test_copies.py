@@ -111,6 +111,31 @@ def test_a_copy_keeps_the_patients_of_the_entry(entry: str) -> None:
     assert load_study(values).dataset_unit("a") == "patient"
 
 
+CHEXPERT = {"a": {"catalog": "chexpert"}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"unit_column": None}, "unit_column: null, but the catalog's dataset protects each pati"),
+        ({"unit_column": "Path"}, "unit_column: Path, but .*; remove this key"),
+        ({"extract": {"patient": {"column": "Path", "pattern": "(view)"}}}, "extract.patient: {"),
+        ({"extract": {}}, "extract.patient: missing, but .* another pattern; remove `extract`"),
+        ({"layout": {"source": "csv"}}, "layout.unit_column: null"),
+    ],
+)
+def test_a_copy_of_the_entry_s_source_names_no_other_patients(
+    changed: dict[str, Any], said: str
+) -> None:
+    """Of 240 images of 80 patients, n would be 240; other options of the copy are accepted."""
+    copy = {"root": "x", "split_by": "id", "joins": [], "unit_column": "patient"}
+    values = STUDY | {"datasets": CHEXPERT}
+    made = load_study(values | {"copies": {"datasets": {"chexpert": copy}}})
+    assert made.dataset_unit("a") == "patient"
+    with pytest.raises(ConfigError, match=f"^config: copies.datasets: chexpert: {said}"):
+        load_study(values | {"copies": {"datasets": {"chexpert": {"root": "x"} | changed}}})
+
+
 def test_errors_name_the_line_of_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The errors are a wrong key and a missing file; study and copies are in separate files."""
     monkeypatch.chdir(tmp_path)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpprobe.errors import ConfigError
 from dpprobe.privacy.risk import Risk
 from dpprobe.release_part_registry import load_parts
 from dpprobe.study.comparisons import whole_datasets
@@ -194,6 +195,35 @@ def test_images_without_patients_are_their_own_units() -> None:
 
 
 # Names
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "unit"),
+    [
+        ({"source": "imagefolder", "path": "x"}, "source: imagefolder", None),
+        ({"source": "parquet", "train": "x.parquet"}, "unit_column: null", "unit: image"),
+        ({"unit_column": None}, "unit_column: null", "unit: image"),
+        ({"layout": {"source": "imagefolder", "path": "x"}}, "layout.source: imagefolder", None),
+    ],
+)
+def test_patients_of_a_catalog_entry_are_only_lost_by_unit_image(
+    options: dict[str, Any], key: str, unit: str | None
+) -> None:
+    entry = "chest_xray_patients" if "layout" in options else "chexpert"
+    dataset = {"catalog": entry, **options}
+    if "source" not in options and entry == "chexpert":
+        dataset["root"] = "x"
+    remedy = unit or "privacy: {unit: image}"
+    match = f"^config: datasets.a.{key}: names no patients, but .*{entry} .*write `{remedy}`"
+    with pytest.raises(ConfigError, match=match):
+        study_of(datasets={"a": dataset})
+    assert study_of(datasets={"a": dataset}, privacy={"unit": "image"}).dataset_unit("a") == "image"
+    if unit is not None:
+        assert study_of(datasets={"a": dataset | {"unit": "image"}}).dataset_unit("a") == "image"
+        named = {"a": dataset | {"unit_column": "who"}}
+        assert study_of(datasets=named).dataset_unit("a") == "patient"
+    private = study_of(public_datasets={"a": dataset})
+    assert "a" in private.public_datasets, "no unit of a public dataset is protected"
 
 
 def test_published_names_are_the_catalog_s_unless_a_paper_s_name_is_written() -> None:

@@ -50,6 +50,8 @@ PATIENTS = {
     "unit_column": "who",
 }
 
+DROPS = {"p": PATIENTS | {"missing": "drop", "unit": "patient"}}
+
 
 def releases(*changes: dict[str, Any], digits: Any = BY_ID, **more: Any) -> dict[str, Any]:
     made = {f"r{number}": RELEASE | each for number, each in enumerate(changes)}
@@ -114,6 +116,8 @@ STUDIES: dict[str, dict[str, Any]] = {
     ),
     "splits": releases({}, digits=DIGITS),
     "of parts": releases({}, digits=BY_ID | {"subsample": {"per_class": 50}}),
+    "labels of n": releases({"dataset": "p"}, datasets=DROPS, methods={"exact": {"head": "auto"}}),
+    "labels of n, no release": {"datasets": DROPS, "methods": {"exact": {"head": "auto"}}},
     "same images": releases({}, datasets={"digits": BY_ID, "two": BY_ID}),
     "told": releases({}, datasets={"digits": BY_ID, "two": BY_ID | {"same_units_as": "digits"}}),
     "told there": releases({}, datasets={"digits": BY_ID | {"same_units_as": "two"}, "two": BY_ID}),
@@ -251,6 +255,8 @@ SAID: dict[str, list[str]] = {
     "limit": ["config: releases.r1: epsilon 3 is above privacy.max_epsilon 2 of digits; set"],
     "splits": ["config: releases.r0: dataset digits: split_by: class chooses test rows by their"],
     "of parts": ["config: releases.r0: dataset digits: subsample: per_class ranks the units of a"],
+    "labels of n": ["config: releases.r0: dataset p: missing: drop: rows are left out by their"],
+    "labels of n, no release": [FEW_TESTED],
     "same images": [
         "config: releases.r0: dataset digits: it has the images of two too, and each of the two "
         "has its own ledger, so the costs of their releases would not be added up"

@@ -19,7 +19,13 @@ from dpprobe.data.options import ClassUnits, DatasetOptions
 from dpprobe.data.people.alike_names import hint_class, text_of
 from dpprobe.data.people.companions import NO_COMPANIONS, FoundCompanions, look_for_companions
 from dpprobe.data.people.group_columns import TRUTH, find_spellings
-from dpprobe.data.people.patient_sides import Fault, RowIndex, UnitOptions, assign_sides
+from dpprobe.data.people.patient_sides import (
+    Fault,
+    RowIndex,
+    UnitOptions,
+    assign_sides,
+    warn_of_shared_ids,
+)
 from dpprobe.data.people.patient_sides import Sides as PatientSides
 from dpprobe.data.people.person_names import name_warnings
 from dpprobe.data.problems import KINDS
@@ -38,7 +44,7 @@ class SplitCounts:
 
     Attributes:
       faults: errors in the names of units and groups, one line each.
-      warnings: lines about names of units that a run accepts with a warning.
+      warnings: lines about names of units and rows that a run accepts with a warning.
       companions: images whose names are those of companions.
       label_fault: a line on labels that are no class; None if there are none.
     """
@@ -76,7 +82,7 @@ class CountedRows(UnitOptions):
         return self._count_split().classes
 
     def judge_units(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns a run's errors and warnings about names of units and groups."""
+        """Returns a run's errors and warnings about names of units, rows and groups."""
         counts = self._count_split()
         return counts.faults, counts.warnings
 
@@ -120,10 +126,21 @@ def count_split(options: CountedRows, index: RowIndex) -> SplitCounts:
             *_list_faults(options, index.list_faults(by_file, options.unit_column)),
             *_list_spellings(options, index, by_file),
         ),
-        warnings=(*name_warnings(whose or ()), *options.list_rounding(index.units or {})),
+        warnings=(
+            *name_warnings(whose or ()),
+            *options.list_rounding(index.units or {}),
+            *_list_shared_ids(options, index),
+        ),
         companions=count_companions(index, by_file),
         label_fault=None if names is None else _describe_wrong_labels(index, names),
     )
+
+
+def _list_shared_ids(options: CountedRows, index: RowIndex) -> list[str]:
+    """Lists a warning if a column names rows equally in both splits of a source."""
+    if (column := options.named_ids()) is None or "test" not in index.rows:
+        return []  # ids are unique within a split
+    return warn_of_shared_ids(column, index.ids("train"), index.ids("test"))
 
 
 def _describe_wrong_labels(index: RowIndex, names: Sequence[str]) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from dpprobe.counted_nouns import count_noun
 from dpprobe.data.options import NamedPeople
 from dpprobe.data.people.group_columns import Group, list_groups
 from dpprobe.data.people.person_names import (
@@ -101,7 +102,7 @@ class RowIndex:
 
     Attributes:
       rows: the number of rows of each split; only "train" if dpprobe splits the rows.
-      ids: returns the ids of the training split; called only if ids decide the split.
+      ids: returns a split's ids; called only if ids decide the split or a column names them.
       labels: returns a split's labels, in the form of `class_units.list_pairs`.
       units: the unit of each row, if a column has units.
       groups: returns a split's values of a source column that `group_columns` names.
@@ -111,7 +112,7 @@ class RowIndex:
     """
 
     rows: Mapping[SplitName, int]
-    ids: Callable[[], Sequence[str]]
+    ids: Callable[[SplitName], Sequence[str]]
     labels: Callable[[SplitName], Sequence[int | Sequence[int] | None]]
     units: Mapping[SplitName, Sequence[str]] | None
     groups: Callable[[SplitName, str], Sequence[Any]] = lambda *_: ()
@@ -140,7 +141,7 @@ def assign_sides(options: UnitOptions, index: RowIndex) -> Sides:
         classes = [0] * rows["train"]
         if options.split_by == "class":
             classes = [each if isinstance(each, int) else -1 for each in index.labels("train")]
-        names = index.ids() if units is None else units["train"]
+        names = index.ids("train") if units is None else units["train"]
         tested = options.choose_test(names, classes)
         sides["train"] = ["test" if flag else "train" for flag in tested]
     if units is not None:
@@ -181,6 +182,21 @@ def find_mistaken(sides: Mapping[SplitName, Iterable[str]]) -> dict[str, str]:
                     faults.setdefault(name, f"looks like {other!r} in the other split")
     both = set.intersection(*tables.values()) if len(tables) > 1 else set()
     return faults | dict.fromkeys(both, "has images in both splits")
+
+
+def warn_of_shared_ids(column: str, train: Iterable[str], test: Iterable[str]) -> list[str]:
+    """Returns a warning if ids of `column`, the option `id_column`, are in both splits; else none.
+
+    Equal ids are no error, because files may number their items separately.
+    """
+    shared = sorted({*train} & {*test} - {""})
+    if not shared:
+        return []
+    return [
+        f"id_column: {column}: {count_noun(len(shared), 'id')} in train and in test, such as "
+        f"{shared[0]!r}: keep each item in one split, or give different items different ids. A "
+        "release that measures on test units refuses equal ids"
+    ]
 
 
 def list_faults(units: Iterable[str], wrong: Mapping[str, str], column: str) -> list[list[Fault]]:

@@ -171,14 +171,14 @@ class TableOptions(UnitOptions):
     )
     uncertain: UncertainPolicy | dict[str, UncertainPolicy] = Field(
         "error",
-        description="Treatment of the label -1: ones or zeros (read -1 as 1 or 0), drop (leave "
-        "out the row) or error. A mapping sets the treatment of each label column; columns that "
-        "the mapping leaves out have error.",
+        description="Treatment of the label -1: ones or zeros (read -1 as 1 or 0), drop (leave out "
+        "the row; refused in releases) or error. A mapping sets the treatment of "
+        "each label column; columns that the mapping leaves out have error.",
     )
     missing: Literal["zeros", "drop", "error"] = Field(
         "error",
         description="Treatment of a blank label: zeros (read a blank as 0), drop (leave out "
-        "the row) or error.",
+        "the row; refused in releases) or error.",
     )
     id_column: str | None = Field(
         None,
@@ -195,7 +195,9 @@ class TableOptions(UnitOptions):
         (), description="Files whose columns are added by a key, in this order."
     )
     filters: dict[str, tuple[Value, ...]] = Field(
-        {}, description="Maps a column to the values to keep; rows with other values are left out."
+        {},
+        description="Maps a column to the values to keep; rows with other values are left out. Who "
+        "is kept is public, so releases refuse filters on labels.",
     )
     test_fraction: TestFraction = 0.2
     split_seed: SplitSeed = 0
@@ -313,13 +315,8 @@ class TableOptions(UnitOptions):
 
     def describe_split(self, *, own_test: bool) -> PublicSplit:
         split = super().describe_split(own_test=own_test)
-        policies = self.uncertain.values() if isinstance(self.uncertain, dict) else [self.uncertain]
-        chosen = {
-            "filters": bool(self.filters),
-            "missing: drop": self.missing == "drop",
-            "uncertain: drop": "drop" in policies,
-        }
-        options = " and ".join(name for name, drops in chosen.items() if drops)
+        chosen = ["filters"] if self.filters else []
+        options = " and ".join([*chosen, *self._list_drops()])
         if not options or self.max_images_per_patient is None:
             return split
         fault = (
@@ -328,6 +325,60 @@ class TableOptions(UnitOptions):
             "file with only the rows to use"
         )
         return replace(split, images_fault=fault)
+
+    def explain_labels_used(self) -> str | None:
+        """Explains which options leave out rows by their labels, with the remedy; mostly None.
+
+        A guarantee compares data of equal n, in which one unit's rows are null or not. So n, and
+        the number of test units, may depend on who is in the data, which is public, but not on what
+        is known about them. `missing: drop`, `uncertain: drop` and a filter on labels count a row
+        only for some labels, so n would reveal a label to somebody who knows all other rows.
+
+        A filter on another column chooses who is in the data, as the files do: its values must be
+        public, which dpprobe cannot check. The same holds for `split_column`, because rows with
+        other values are not used. A column counts as a label if labels are extracted from it or
+        joined by it, or if it is made from a label. The columns of names, `unit_column` and
+        `id_column`, do not count.
+        """
+        labels = {*(self.label_columns or ()), *filter(None, [self.label_column])}
+        told = set().union(*map(self._trace_column, labels)) - {self.unit_column, self.id_column}
+        chosen = {column: f"filters.{column}" for column in self.filters}
+        if self.split_column is not None:
+            chosen.setdefault(self.split_column, f"split_column: {self.split_column}")
+        used = self._list_drops() + [
+            option
+            for column, option in chosen.items()
+            if column in told or not labels.isdisjoint(self._trace_column(column))
+        ]
+        if not used:
+            return None
+        return (
+            f"{' and '.join(used)}: rows are left out by their labels, so the public number n "
+            "would reveal labels; give every row a label, or choose rows by a column whose values "
+            "are public, such as who was examined"
+        )
+
+    def _list_drops(self) -> list[str]:
+        """Returns the options that leave out rows with missing or uncertain labels."""
+        policies = self.uncertain.values() if isinstance(self.uncertain, dict) else [self.uncertain]
+        chosen = {"missing: drop": self.missing == "drop", "uncertain: drop": "drop" in policies}
+        return [option for option, drops in chosen.items() if drops]
+
+    def _trace_column(self, column: str) -> set[str]:
+        """Returns a column and all columns from which `extract` and `joins` make it.
+
+        Stops at names of units and rows: a column that is joined by a name says more than the name.
+        """
+        made = {name: {each.column} for name, each in self.extract.items()}
+        for join in self.joins:
+            made |= {name: {*join.key_columns} for name in join.columns}
+        found, pending = set[str](), [column]
+        while pending:
+            name = pending.pop()
+            if name not in found and name not in (self.unit_column, self.id_column):
+                pending += made.get(name, ())
+            found.add(name)
+        return found
 
     def input_files(self) -> tuple[str, ...]:
         """Returns the CSV files, but not the images, whose changed hashes are refused later."""

@@ -75,7 +75,7 @@ def _make_index(options: TableOptions, parts: Mapping[SplitName, ManifestRows]) 
     units = column and {name: rows.frame[column].tolist() for name, rows in parts.items()}
     return RowIndex(
         rows={name: len(rows.frame) for name, rows in parts.items()},
-        ids=lambda: _make_ids(options, parts["train"]),
+        ids=lambda name: _make_ids(options, parts[name]),
         labels=lambda name: (parts[name].codes if several else parts[name].codes[:, 0]).tolist(),
         units=units or None,
         groups=lambda name, column: parts[name].frame[column].tolist(),

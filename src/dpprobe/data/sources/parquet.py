@@ -169,7 +169,7 @@ class Options(ColumnOptions, CountedRows):
             units = {name: [*map(person_name, _read_column(self, name, column))] for name in splits}
         return RowIndex(
             rows={name: self._count_rows(name) for name in splits},
-            ids=lambda: _make_ids(self, "train"),
+            ids=lambda name: _make_ids(self, name),
             labels=lambda name: _read_column(self, name, self.label_column),
             units=units,
             groups=lambda name, column: _read_column(self, name, column),

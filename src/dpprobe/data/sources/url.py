@@ -150,6 +150,10 @@ class Options(DatasetOptions):
             images_fault=split.images_fault and f"layout: {split.images_fault}",
         )
 
+    def explain_labels_used(self) -> str | None:
+        fault = self._parse_layout().explain_labels_used()
+        return fault and f"layout: {fault}"
+
     def judges_companions(self) -> bool:
         return True  # the layout's source does
 
@@ -162,6 +166,9 @@ class Options(DatasetOptions):
 
     def named_people(self) -> NamedPeople:
         return self._parse_layout().named_people()
+
+    def named_ids(self) -> str | None:
+        return self._parse_layout().named_ids()
 
     def _parse_layout(self) -> SplitOptions:
         options = dataset_options(self.layout)

@@ -246,7 +246,7 @@ def _make_index(options: ShardOptions, parts: Mapping[SplitName, Sequence[Row]])
     }
     return RowIndex(
         rows={name: len(rows) for name, rows in parts.items()},
-        ids=lambda: [row.id for row in parts["train"]],
+        ids=lambda name: [row.id for row in parts[name]],
         labels=lambda name: [row.label for row in parts[name]],
         units=units or None,
         names=lambda name: [row.name for row in parts[name]],

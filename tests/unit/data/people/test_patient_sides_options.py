@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from dpprobe.study.study_checks import check_study
 from dpprobe.study.study_file import load_study
 from tests.support.shards import CLASSES
 from tests.support.small_study import STUDY
-from tests.support.sources import write_manifest
+from tests.support.sources import prepare, write_manifest, write_parquet
 
 # Patient p has p images, and every third patient belongs to the second class.
 PATIENTS = [f"p{number}" for number in range(1, 13) for _ in range(number)]
@@ -77,7 +78,7 @@ def test_only_what_decides_is_read(options: dict[str, Any], read: tuple[str, ...
     def fail(*_: object) -> Any:
         raise AssertionError("nothing asks for it")
 
-    known = {"ids": lambda: ["a", "b", "c"], "labels": lambda _: [0, 1, 1]}
+    known = {"ids": lambda _: ["a", "b", "c"], "labels": lambda _: [0, 1, 1]}
     index = RowIndex(
         rows={"train": 3},
         units={"train": ["p", "p", "q"]} if "units" in read else None,
@@ -85,6 +86,41 @@ def test_only_what_decides_is_read(options: dict[str, Any], read: tuple[str, ...
     )
     manifest = {"source": "csv", "train": "a.csv", "label_column": "kind", "class_names": CLASSES}
     assign_sides(dataset_options(manifest | options), index)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_an_id_of_both_splits_is_a_warning_of_check_and_preparation(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    named: bool,
+) -> None:
+    """The pictures differ, so no other check notices; each split has 3 of 12 ids of the other."""
+    monkeypatch.chdir(tmp_path)
+    ids = {"train": [f"s{n}" for n in range(12)], "test": [f"s{n}" for n in range(9, 21)]}
+    labels = [n % 2 for n in range(12)]
+    dataset: dict[str, Any] = {"id_column": "slide" if named else None}
+    if kind == "parquet":
+        dataset |= {"source": "parquet", "train": "train.parquet", "test": "test.parquet"}
+        for number, (split, names) in enumerate(ids.items()):
+            write_parquet(f"{split}.parquet", labels, first=50 * number, slide=names)
+    else:
+        rows = [
+            {"path": f"{split}{n}.png", "kind": CLASSES[label], "slide": name, "part": split}
+            for split, names in ids.items()
+            for n, (label, name) in enumerate(zip(labels, names, strict=True))
+        ]
+        dataset = write_manifest(tmp_path, rows, split_column="part") | dataset
+    said = "id_column: slide: 3 ids in train and in test, such as 's10': keep each item in one"
+    study = load_study(
+        STUDY | {"datasets": {"slides": dataset}, "methods": {"squares": {"head": "least_squares"}}}
+    )
+    assert sum(said in line for line in check_study(study)) == named
+    with caplog.at_level(logging.WARNING):
+        prepare(tmp_path / "out", **dataset)
+    assert sum(said in record.getMessage() for record in caplog.records) == named
 
 
 def study_of(folder: Path, *, privacy: dict[str, Any] | None = None, **options: Any) -> Any:

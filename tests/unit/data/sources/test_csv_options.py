@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpprobe.data.promise_facts import promise_facts
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import ConfigError
 
@@ -316,6 +317,56 @@ def test_images_let_each_other_in_where_values_choose_the_first(
     else:
         assert f"max_images_per_patient keeps the first images of a patient {named}" in fault
         assert "write `unit: patient`" in fault
+
+
+CODES = {"extract": {"kind": {"column": "code", "pattern": "(.)"}}, "unit_column": "who"}
+OF_KIND = {"joins": [{"file": "j.csv", "by": "kind", "columns": ["site"]}]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"missing": "drop"}, "missing: drop"),
+        (BOTH | {"uncertain": "drop"}, "uncertain: drop"),
+        (BOTH | {"uncertain": {"b": "drop"}, "missing": "drop"}, "missing: drop and uncertain: dr"),
+        (BOTH | {"uncertain": {"b": "ones"}, "missing": "zeros"}, None),
+        ({"filters": {"kind": ["cat"], "age": [3]}}, "filters.kind"),
+        (BOTH | {"filters": {"b": [1], "kind": ["cat"]}}, "filters.b"),
+        ({"split_column": "kind", "train_values": ["cat"]}, "split_column: kind"),
+        ({"filters": {"age": [3], "who": ["p1"]}} | FOLD, None),
+        # a label under another name: made from the label, or the label is made from it
+        (extract("(.)", "kind") | {"filters": {"part": ["c"]}}, "filters.part"),
+        (CODES | {"filters": {"code": ["c7"]}}, "filters.code"),
+        (OF_KIND | {"filters": {"site": ["x"]}}, "filters.site"),
+        (join("name", "kind") | {"filters": {"name": ["p"]}}, "filters.name"),
+        # a name says who is meant, but no label
+        (join("who", "kind", "site") | {"id_column": "who", "filters": {"site": ["x"]}}, None),
+        (join("who", "kind") | {"unit_column": "who", "filters": {"who": ["p1"]}}, None),
+        (CODES | extract("(.)", "path", "view") | {"filters": {"view": ["x"]}}, None),
+    ],
+)
+def test_n_counts_no_row_by_its_label(changed: dict[str, Any], named: str | None) -> None:
+    """Who is in the data is public, and so may be a filter's values; labels are not."""
+    options = of(split_by="id", **changed)
+    faults = promise_facts(options).list_promise_faults("image")
+    assert faults == ([] if named is None else [options.explain_labels_used()])
+    if named is not None:
+        assert faults[0].startswith(named)
+        assert "n would reveal labels; give every row a label, or choose rows by a" in faults[0]
+
+
+def test_a_lost_label_changes_n_where_rows_without_a_label_are_dropped(folder: Path) -> None:
+    """So n alone would tell that the label is blank; a release with these options is refused."""
+    rows = [("p", "cat"), ("q", "dog"), ("r", "cat"), ("s", "dog"), ("t", "cat"), ("u", "dog")]
+    for changed, differs in (({"missing": "drop"}, 1), ({"filters": {"who": list("pqrstu")}}, 0)):
+        counts = []
+        for label in ("cat", ""):
+            lines = [f"{who}.png,{label if who == 't' else kind},{who}" for who, kind in rows]
+            (folder / "c.csv").write_text("\n".join(["path,kind,who", *lines]))
+            options = of(train="c.csv", unit_column="who", split_by="id", **changed)
+            counts.append(sum(options.count_rows()))
+        assert counts[0] - counts[1] == differs
+        assert bool(options.explain_labels_used()) == differs
 
 
 def test_patients_of_both_splits_are_named_up_to_three() -> None:

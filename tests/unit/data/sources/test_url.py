@@ -288,7 +288,11 @@ def test_a_layout_s_facts_are_the_dataset_s() -> None:
     split = options.public_split()
     assert split.fault.startswith("layout: split_by: class")
     assert split.images_fault.startswith("layout: max_images_per_patient keeps")
+    assert options.explain_labels_used() is None
+    dropped = of_file(CSV | {"missing": "drop"}).explain_labels_used()
+    assert dropped.startswith("layout: missing: drop: rows are left out by their labels")
     assert of_file(CSV | {"test": "b.csv"}).has_test()
+    assert [of_file(CSV | {"id_column": each}).named_ids() for each in ("n", None)] == ["n", None]
     folder = of_file(IMAGES | {"split_by": "id"})
     assert folder.count_classes() is None
     assert not folder.public_split().follows_names
