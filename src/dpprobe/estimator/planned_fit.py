@@ -65,6 +65,7 @@ class PlannedFit:
 
     def make_booking(self, budget: Budget) -> Booking:
         plan = self.plan
+        same_units_as = None if self.promise is None else self.promise.same_units_as
         return Booking(
             release="fit",  # the budget makes this name unique
             study=ESTIMATOR,
@@ -73,7 +74,7 @@ class PlannedFit:
             parts=(Part.from_plan("train", plan),),
             identity=hash_value([self.method.identity_options(), plan.n, plan.epsilon, plan.delta]),
             column=budget.column if self.facts.unit in Plan.GROUPS else None,
-            same_units_as=budget.join_declared(self.promise and self.promise.same_units_as),
+            same_units_as=budget.join_declared(same_units_as),
         )
 
 

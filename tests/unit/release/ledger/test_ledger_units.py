@@ -421,9 +421,11 @@ def test_a_picture_with_another_compression_does_not_pay_in_two_datasets(
     assert not set(a.contents.images["train"]) >= set(b.contents.images["train"])
     Ledger.of_dataset(tmp_path, "a").book_release(asked("v1", parts=(SPENT,)), LIMITED, units=a)
     second = Ledger.of_dataset(tmp_path, "b")
-    for more in ({}, {"other_units_than": ["a"]}):
+    for others in ([], ["a"]):
         with refuses(PrivacyError, "images", "dataset b", "entry 1", "same_units_as: a"):
-            second.book_release(asked("v2", parts=(SPENT,)), LIMITED, units=b, **more)
+            second.book_release(
+                asked("v2", parts=(SPENT,)), LIMITED, units=b, other_units_than=others
+            )
     with refuses(BudgetError, "3.79654", "max_epsilon 3"):
         second.book_release(asked("v2", parts=(SPENT,), same_units_as="a"), LIMITED, units=b)
 
