@@ -122,7 +122,7 @@ def test_a_tagged_clone_may_be_published(check: ModuleType) -> None:
 
 
 def test_pages_print_no_other_number_of_dpprobe() -> None:
-    """Readers compare the numbers in commands and outputs with the installed version."""
+    """Versions in printed commands and outputs must equal the current version."""
     patterns = (rf"\bdpprobe[ -=]+{NUMBER}", rf"\bv{NUMBER}\b")
     pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]
     found = {

@@ -3,13 +3,13 @@
     python tests/support/warm_python.py serve SOCKET KEPT    forks a process for each request
     python -ISu tests/support/ask_python.py SOCKET -m snakemake ARGUMENTS...    asks for one
 
-A run asks for a Python to run Snakemake. Snakemake asks for more: for a job's script, and for the
-description of networks in a plan. Each forked process gets the arguments, folder, environment and
-files of its client, and the client ends in the same way; if the client is killed, so is the forked
-process. The server imports libraries and the most used modules of dpprobe beforehand. A process
-that would find another dpprobe, such as a copy of the code, imports that one instead. Tests of the
-start of a run, of killed runs and of runs on other machines use ordinary Pythons.
-"""
+A test run requests a Python process for Snakemake. Snakemake requests more: one for each job's
+script, and one to describe the networks of a plan. Each forked process gets the arguments, folder,
+environment and files of its client, and the client ends in the same way; if the client is killed,
+so is the forked process. The server imports libraries and the most used modules of dpprobe
+beforehand. A process that would find another dpprobe, such as a copy of the code, imports that one
+instead. Tests of the start of a run, of killed runs and of runs on other machines use ordinary
+Pythons. """
 
 from __future__ import annotations
 

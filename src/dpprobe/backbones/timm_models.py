@@ -518,7 +518,7 @@ def _resize_network(model: Any, options: Options, size: tuple[int, int]) -> None
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"model: {options.model} does not take images of {[*size]} ({one_line(error)}); "
-            f"{remedy}, or leave it out"
+            f"{remedy}, or remove it"
         ) from error
 
 

@@ -26,7 +26,7 @@ class _Accountant:
 def import_accounting(name: str) -> ModuleType:
     """Imports a module of `opacus.accountants`, such as "prv" or "analysis.rdp".
 
-    Falls back to importing all of Opacus, with torch, if a later version has other files.
+    Falls back to importing all of Opacus, including torch, if a later version moved its files.
     """
     try:
         if _PACKAGE not in sys.modules:

@@ -110,7 +110,7 @@ def count_promise(
 
 
 def read_limits(study: Study, dataset: str) -> Limits:
-    """Returns the limits on a dataset's total cost, at the dataset's delta (not a release's)."""
+    """Returns the limits on a dataset's total cost, at the dataset's delta, not a release's."""
     return Limits(
         delta=study.dataset_delta(dataset),
         max_epsilon=study.max_epsilon(dataset),

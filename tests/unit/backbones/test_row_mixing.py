@@ -83,7 +83,7 @@ def test_a_share_is_noticed_that_a_precision_s_rounding_does_not_explain(
 
 
 def test_a_result_of_the_row_alone_is_compared_too() -> None:
-    """Batches of one size cannot show an effect of the size; a batch of one row does."""
+    """Batches of equal size cannot show that the size has an effect; a batch of one row can."""
 
     def run(rows: torch.Tensor) -> torch.Tensor:
         return rows * len(rows)

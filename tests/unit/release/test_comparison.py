@@ -95,7 +95,7 @@ def test_the_images_of_a_patient_are_averaged() -> None:
 
 
 def test_null_rows_and_rows_without_a_label_add_nothing() -> None:
-    """No head is right about a label of -1."""
+    """A label of -1 never equals a predicted class."""
     scores, labels = np.eye(3), np.array([-1, 1, 2])
     right = (scores.argmax(axis=1) == labels).astype(float)
     none = np.array([0.0, 0.0, math.nan])

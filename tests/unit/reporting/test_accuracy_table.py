@@ -34,7 +34,7 @@ def _entries() -> dict[Any, Any]:
 
 
 def _shown(grid: Grid) -> tuple[list[str], list[list[str]], str]:
-    """Returns the titles, the rows and the first note of the table for readers."""
+    """Returns the column titles, rows and first note of the rendered table."""
     table = accuracy_table(grid)
     rows = [[f"**{c.text}**" if c.bold else c.text for c in row] for row in table.rows]
     return [column.title for column in table.columns], rows, table.notes[0]

@@ -20,7 +20,7 @@ deviations e from their mean, the interval [low, high] of phi is:
 The interval from low to high covers the true gap with at least the stated confidence. The
 interval's coverage equals the confidence for two groups, or if all groups are equal.
 
-The gaps phi_a and phi_b of two cells are compared on equal resamples. The lower end of phi_a -
+The gaps phi_a and phi_b of two cells are compared on the same resamples. The lower end of phi_a -
 phi_b is the largest of (v'_g - v'_h) - phi'_b - c s over pairs of groups of cell a. Both c and s
 use the deviations e_g - e_h minus the deviations between the best and the worst group of cell b,
 with c at the quantile 97.5%. The upper end is minus the lower end for cells b and a exchanged.

@@ -263,7 +263,7 @@ def estimate_share(values: Sequence[float], counted: float) -> Estimate:
 
 
 def least_reference(classes: int) -> float:
-    """Returns the recall above which a reference counts as having learnt a class.
+    """Returns the recall of the reference head above which it has learnt a class.
 
     A head of pure noise has recall 1 / classes, so half of the reference's recall must be larger
     than 1 / classes. With two classes this is impossible, so nothing is compared.

@@ -173,7 +173,8 @@ def accuracy_by_blocks(
 ) -> Table:
     """Makes the table of test results by tuned part: one row per method, one column per epsilon.
 
-    Published results are first. Networks without a law, and heads on frozen features, are last.
+    Published results are first. Methods without a measured law, such as heads on frozen
+    features, are last.
     """
     stated = {number.single_epsilon for number in published} - {None}
     measured = {epsilon for name, epsilon, *_ in grid.entries if name == dataset}

@@ -211,7 +211,7 @@ def _check_coded_frame(dataset: Dataset, syntax: UID) -> None:
 def _compute_shades(
     dataset: Dataset, stored: np.ndarray, bits: tuple[int, int] | None
 ) -> np.ndarray:
-    """Returns each pixel's shade, from 0 (black) to 1; `bits` is from `_widen_native_bits`."""
+    """Returns each pixel's brightness, from 0 to 1; `bits` comes from `_widen_native_bits`."""
     import numpy as np
     from pydicom.pixels.processing import apply_modality_lut
 

@@ -274,7 +274,7 @@ def make_panel():
 
 @jit()
 def make_pointers():
-    """Returns memory for the addresses of a chunk's rows and of rows to prefetch."""
+    """Allocates an array for the addresses of a chunk's rows and of rows to prefetch."""
     return np.empty(CHUNK + 2 * INTERLEAVED, dtype=np.int64)
 
 

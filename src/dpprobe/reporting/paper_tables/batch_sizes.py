@@ -187,7 +187,7 @@ def _group_rows(run: Run, group: Sequence[str]) -> list[_BatchRow]:
 
 
 def _priced_groups(run: Run, options: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Groups methods of head `tuned` whose base has `options`, except for the varied options."""
+    """Groups `tuned` methods whose base has `options`, ignoring the options that vary."""
     like = {}
     for cell in run.cells:
         if cell.head != PRICED:
