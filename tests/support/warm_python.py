@@ -9,7 +9,7 @@ environment and files of its client, and the client ends in the same way; if the
 so is the forked process. The server imports libraries and the most used modules of dpprobe
 beforehand. A process that would find another dpprobe, such as a copy of the code, imports that one
 instead. Tests of the start of a run, of killed runs and of runs on other machines use ordinary
-Pythons. """
+Pythons."""
 
 from __future__ import annotations
 
