@@ -51,17 +51,17 @@ class Budget:
       delta: the delta of the limit, and of each fit without its own delta.
       column: the word for a group, such as "patient". All entries of one ledger must have the same
         word: for a study's dataset whose unit is a patient, write the study's unit_column.
-      same_units_as: a dataset beside `folder` that has some of the same units, as the dataset
+      same_units_as: a dataset next to `folder` that has some of the same units, as the dataset
         option of this name. Rows of `read_features` bring their dataset's option.
-      other_units_than: datasets beside `folder` whose units are different, although their names are
-        equal or their pixels cannot be compared, as the dataset option of this name.
+      other_units_than: datasets next to `folder` whose units are different, although their names
+        are equal or their pixels cannot be compared, as the dataset option of this name.
 
     If `folder` has split tables, each fit compares their names and images with the ledgers of all
-    datasets beside `folder`, as a release does. The first fit of a process may decode all images.
+    datasets next to `folder`, as a release does. The first fit of a process may decode all images.
 
     Raises:
       PrivacyError: unless there is exactly one limit, positive and finite, and delta is in range.
-      ConfigError: for a limit or a delta that is no number, and for datasets that are no texts.
+      ConfigError: for a limit or a delta that is no number, and for names of datasets that are no strings.
 
     Example:
       >>> import numpy as np

@@ -28,7 +28,7 @@ each vector is also hashed by itself. Two rows may share a vector, such as the w
 notes, but not the others. So vectors are compared between datasets, and show that a row has changed
 sides, but equal vectors in both splits do not make their rows copies.
 
-**Entries of older versions** have neither hashes of vectors nor of ids beside names of patients.
+**Entries of older versions** have no hashes of single vectors, nor of ids if they name patients.
 They are taken from the dataset's current tables, if these tables have the entry's images. Else a
 release of vectors is refused, because the entry may have the same vectors under other names.
 """
