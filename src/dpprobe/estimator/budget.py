@@ -61,7 +61,7 @@ class Budget:
 
     Raises:
       PrivacyError: unless there is exactly one limit, positive and finite, and delta is in range.
-      ConfigError: for a limit or a delta that is no number, and for names of datasets that are no strings.
+      ConfigError: for a limit or a delta that is no number, and for datasets that are no strings.
 
     Example:
       >>> import numpy as np
