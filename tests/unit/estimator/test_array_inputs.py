@@ -427,7 +427,6 @@ class EqualByNumber:
         ([*pa.array([2, 1, 2])], [1, 0, 1]),
         ([True, False, True], [1, 0, 1]),
     ],
-    ids=repr,
 )
 def test_rows_of_one_name_are_one_unit(groups: Any, units: list[int]) -> None:
     """Units are numbered in the alphabetical order of their names."""
@@ -458,7 +457,6 @@ def test_rows_of_one_name_are_one_unit(groups: Any, units: list[int]) -> None:
             r"'2020-01-01 01:00:00\+01:00' and '2020-01-01 00:00:00\+00:00' are equal",
         ),
     ],
-    ids=lambda value: repr(value)[:20],
 )
 def test_names_that_may_be_several_people_are_refused(groups: Any, fault: str) -> None:
     with warnings.catch_warnings():
