@@ -206,7 +206,7 @@ DOORS = {
     "release.bundle": 4_600,  # a plan explains each refusal in full sentences
     "features.feature_store": 2_600,
     "heads.fit": 8_500,
-    "training.head_job": 23_300,
+    "training.head_job": 23_500,  # sources find names and labels that n would reveal
     "estimator.private_classifier": 24_300,  # its budget compares units as a release does
     "estimator.budget": 9_500,  # it compares units as a release does
     "privacy.releases": 4_200,

@@ -79,7 +79,7 @@ def split_noise(deviation: float, parties: int, colluders: int) -> float:
       Traceback (most recent call last):
           ...
       dpprobe.errors.PrivacyError: 3 of 3 sites collude: at least one site must be honest;
-      write 0 to 2 colluding sites
+      use 0 to 2 colluding sites
     """
     if not 0 <= colluders < parties:
         raise PrivacyError(

@@ -324,7 +324,7 @@ def test_what_cannot_be_read_is_an_error_of_the_store(tmp_path: Path) -> None:
     store, memory = cut_into(tmp_path, SHARDS), "/proc/self/mem"  # no process can read its start
     for error in (OSError, KeyError, RuntimeError, ValueError):
         shard = opened_shard(tmp_path / store.shards[0].file)
-        with pytest.raises(StoreError, match=r"of-00003\.h5: .*cannot be read.*odd"), shard:
+        with pytest.raises(StoreError, match=r"of-00003\.h5: .*damaged.*odd"), shard:
             raise error("odd")
     store.shards = (replace(store.shards[0], file=memory, bytes=0),)
     for read in (store.read, lambda: check_seal(Path(memory)), lambda: FeatureStore(tmp_path)):

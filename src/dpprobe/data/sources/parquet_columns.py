@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dpprobe.data.people.alike_names import text_of
 from dpprobe.data.sources.tensor_columns import list_kind
 from dpprobe.errors import ConfigError
@@ -131,7 +129,8 @@ def float_type(kind: pa.DataType) -> str:
     from pyarrow import types
 
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    return str(np.dtype(kind.to_pandas_dtype())) if types.is_floating(kind) else ""
+    names = {"halffloat": "float16", "float": "float32", "double": "float64"}
+    return names.get(str(kind), "")
 
 
 def label_feature(schema: pa.Schema, column: str, path: Path) -> dict[str, Any]:

@@ -66,7 +66,7 @@ _LOST = "restore the file from a backup: without it, no dataset in this data_dir
 _NONE = np.zeros(0, np.uint64)
 
 # Hashes by the keys "<split>.<part>" with the parts of `_PARTS`; each array is sorted, without
-# duplicates. Entries of older versions have no part `vectors`.
+# duplicates. Entries of images, and of older versions, have no part `vectors`.
 Hashes = Mapping[str, npt.NDArray[np.uint64]]
 Kind = Literal["names", "images"]
 _PARTS: Mapping[Kind, tuple[str, ...]] = {"names": ("names",), "images": ("images", "vectors")}
@@ -148,15 +148,18 @@ class Units:
         return {}
 
     def _hash_all(self, key: bytes) -> Hashes:
+        contents = self.contents
         values = {
             f"{split}.names": {
                 each.encode() for name in set(names) for each in list_spellings(name)
             }
             for split, names in self.names.items()
         }
-        contents = self.contents
-        values |= {f"{split}.images": images for split, images in contents.images.items()}
         values |= {f"{split}.vectors": vectors for split, vectors in contents.vectors.items()}
+        # Without empty parts, equal images have equal files, also of older versions, so that
+        # `ledger_prices.list_unsure` recognises them.
+        values = {part: some for part, some in values.items() if some}
+        values |= {f"{split}.images": images for split, images in contents.images.items()}
         hashes = {part: _hash_all(key, part.partition(".")[2], values[part]) for part in values}
         if not self.of_fit:
             return hashes

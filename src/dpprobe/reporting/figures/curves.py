@@ -211,7 +211,7 @@ def _write_captions(grid: Grid, dataset: str) -> tuple[str, str]:
     bands = f"; bands: 95% CI {' or '.join(kinds)}" if kinds else ""
     reach = max((e.rows_reach for e in private if e.rows_reach is not None), default=None)
     made = " or ".join(sorted({e.rows_interval for e in private if e.rows_interval}))
-    alone = f"\n95% CI over test examples only ({made})"
+    alone = f"\n95% CI over test examples alone ({made})"
     rows = "" if reach is None else f"{alone}: up to ±{reach:.1f} points"
     rows += "; each patient counts once" if grid.patients else ""
     rows += f"\n{UNPRICED_MARK} hyperparameters searched without privacy" if grid.unpriced else ""

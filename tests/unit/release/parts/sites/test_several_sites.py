@@ -179,8 +179,8 @@ def test_a_site_waits_for_offers_and_then_for_sums_and_has_booked_before_it_send
     ("of_patients", "changes", "named"),
     [
         (False, {"epsilon": 1, "delta": 1e-5}, "delta, epsilon:"),
-        (True, {"more": {"unit_column": "visit"}}, "another unit_column:"),
-        (True, {"more": {"filters": {"kind": ["a"]}, "missing": "drop"}}, "filters, missing:"),
+        (True, {"more": {"unit_column": "visit"}}, "differ in unit_column:"),
+        (True, {"more": {"filters": {"who": ["a"]}}}, "filters:"),
     ],
 )
 def test_sites_with_other_options_do_not_begin(
