@@ -90,7 +90,7 @@ class Subsample(Options):
                 "fractions chooses rows by class, so the public number of rows n would reveal "
                 "labels"
             )
-        return f"subsample: {fault}; use fraction, one number for all classes"
+        return f"subsample: {fault}; write fraction, one number for all classes"
 
     def list_faults(self, class_rows: Mapping[str, int]) -> list[str]:
         """Lists faults: unknown classes, and classes with too few rows (or patients)."""

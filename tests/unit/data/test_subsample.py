@@ -112,7 +112,7 @@ def test_a_number_per_class_can_let_another_unit_in_and_a_release_is_told() -> N
     assert len(chosen({"per_class": 3}, fewer)) == 6  # another unit takes its position
     part = {"per_class": 3}
     fault = faults_of(dataset_options({**DIGITS, "split_by": "id", "subsample": part}))
-    assert "can decide whether another is kept; use fraction, one number" in fault
+    assert "can decide whether another is kept; write fraction, one number" in fault
     by_hash = {**DIGITS, "split_by": "id", "subsample": {"fraction": 0.5}}
     assert not faults_of(dataset_options(by_hash))
     by_class = {**DIGITS, "subsample": {"fraction": 0.5}}
