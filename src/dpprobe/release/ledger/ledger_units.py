@@ -389,13 +389,14 @@ class _Earlier(NamedTuple):
 def _find_hashes(folder: Path, booking: Booking, key: bytes) -> _Earlier:
     """Returns the hashes of an earlier booking.
 
-    If a booking has no hashes of pixels, or an older version wrote it, hashes of the dataset's
-    current tables are added, if the tables and the booking have the same images. Fits of older
-    versions, and fits without tables, name no units, so current tables are used.
+    If a booking has no hashes of pixels or of vectors (as for images, and in older versions),
+    hashes of the dataset's current tables are added, if the tables and the booking have the same
+    images. Fits of older versions, and fits without tables, name no units, so current tables are
+    used.
     """
     then = read_hashes(folder, booking.units, key) if booking.units else {}
-    current_version = any(part.endswith(".vectors") for part in then)
-    if booking.pixels and current_version:
+    has_vectors = any(part.endswith(".vectors") for part in then)
+    if booking.pixels and has_vectors:
         return _Earlier(then, pixels=True, vectors=True)
     # Pixels that the booking already covers are not decoded again.
     tables = Units.of_tables(find_tables(folder), decode=not booking.pixels)
@@ -415,7 +416,7 @@ def _find_hashes(folder: Path, booking: Booking, key: bytes) -> _Earlier:
     return _Earlier(
         then,
         pixels=bool(booking.pixels) or covered,
-        vectors=current_version or covered or of_images,
+        vectors=has_vectors or covered or of_images,
     )
 
 
