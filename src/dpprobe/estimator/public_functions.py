@@ -81,7 +81,8 @@ def epsilon_of(
       0.72
     """
     releases = _make_releases(noise_multiplier, steps, sample_rate)
-    check_delta(read_number("delta", delta))
+    delta = read_number("delta", delta)
+    check_delta(delta)
     return compute_epsilon([releases], delta, "pld")
 
 

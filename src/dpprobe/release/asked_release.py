@@ -143,8 +143,8 @@ def list_units(
             of,
             folder,
         )
-    columns = dataset.model_dump(include={"id_column"})
-    names = {store.split: list_names(columns, store.units, store.ids) for store in stores}
+    named = dataset.named_ids() is not None
+    names = {store.split: list_names(store.units, store.ids, named=named) for store in stores}
     return Units(names=names, tables=tables)
 
 

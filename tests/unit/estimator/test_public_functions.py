@@ -40,7 +40,9 @@ def test_calibrated_noise_meets_its_epsilon(epsilon: float, delta: float, steps:
     noise = dpprobe.calibrate(epsilon=epsilon, delta=delta, steps=steps)
     exact = gaussian_epsilon(math.sqrt(steps) / noise, delta)
     assert 0.9999 * epsilon <= exact <= epsilon
-    assert dpprobe.epsilon_of(noise_multiplier=noise, delta=delta, steps=steps) == exact
+    given: Any
+    for given in (delta, np.float32(delta)):  # NumPy's float32 1e-05 is read as 1e-05
+        assert dpprobe.epsilon_of(noise_multiplier=noise, delta=given, steps=steps) == exact
 
 
 def test_sampled_releases_are_priced_as_dp_accounting_prices_them() -> None:

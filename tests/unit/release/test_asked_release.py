@@ -11,6 +11,7 @@ import pytest
 from dp_accounting import GaussianDpEvent
 from dp_accounting.pld import PLDAccountant
 
+from dpprobe.data.registry import dataset_options
 from dpprobe.errors import DataError
 from dpprobe.release.asked_release import hash_data, hash_options, list_units
 from dpprobe.release.described_backbone import describe_backbone
@@ -317,6 +318,12 @@ def test_a_task_reads_facts_units_and_agreed_values(tmp_path: Path) -> None:
         assert names["train"] == [f"train-{row}" for row in range(300 * rows)]
         patients = [f"test {row // 2}" for row in range(600)]
         assert names["test"] == patients + [f"test-{row}" for row in range(600 * rows)]
+        # a download has the options of its files in `layout`
+        layout = {"source": "csv", "train": "a.csv", "label_column": "y", "class_names": ["k", "l"]}
+        file = {"url": "https://host/a.csv", "sha256": "0" * 64}
+        download = {"source": "url", "files": [file], "layout": layout | more}
+        of_layout: Any = list_units("r", tmp_path, dataset_options(download), task.stores).names
+        assert of_layout == names
 
 
 def test_facts_are_of_each_backbone_with_features_of_the_dataset(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class Ledger(LedgerFile):
           DataError: for a damaged line in any ledger of the data_dir, or missing unit hashes.
         """
         folder = self.path.parent
-        self._refuse_link()
+        _refuse_link(self.path)
         if units is not None:
             # Images are decoded before ledgers are locked, because decoding may take hours.
             booking = replace(booking, pixels=units.contents.pixels)
@@ -134,7 +134,7 @@ class Ledger(LedgerFile):
         joined_limits: Mapping[str, Limits] | None = None,
     ) -> None:
         """Checks the epsilon and unit of a booking as `book_release` does, without recording."""
-        self._refuse_link()
+        _refuse_link(self.path)
         ledgers = self._read_ledgers()
         refuse_other_unit(self.path.absolute(), self._find_added(ledgers, booking), booking)
         self._refuse_excess(ledgers, booking, limits, joined_limits)
@@ -205,16 +205,6 @@ class Ledger(LedgerFile):
             for name, ledger in ledgers.items()
         }
 
-    def _refuse_link(self) -> None:
-        """Refuses a linked folder: through its other path, other ledgers would be added up."""
-        for path in (self.path.parent, self.path):
-            if path.is_symlink():
-                raise PrivacyError(
-                    f"{path}: a link to {path.resolve()}. The total of a dataset depends on the "
-                    "ledgers in the folders next to it, so move the dataset's folder into "
-                    f"{self._data_dir}, or make {self._data_dir} the link"
-                )
-
     def _refuse_excess(
         self,
         ledgers: Mapping[str, list[Entry]],
@@ -223,11 +213,11 @@ class Ledger(LedgerFile):
         joined_limits: Mapping[str, Limits] | None,
     ) -> None:
         """Refuses a booking above a limit of this dataset, or of a dataset with the same total."""
-        booked = self._add_up(self._find_added(ledgers, booking))
+        joined = _find_joined(self._dataset, ledgers, booking)
+        booked = self._add_up({name: ledgers[name] for name in ledgers if name in joined})
         refuse_excess(booked, booking, limits, ledger=str(self.path))
-        joined = self._find_joined(ledgers, booking) - {self._dataset}
         for name, each in (joined_limits or {}).items():
-            if name in joined:
+            if name in joined and name != self._dataset:
                 other = self.path.parent.parent / name / LEDGER_FILE
                 refuse_excess(booked, booking, each, ledger=str(other))
 
@@ -235,18 +225,8 @@ class Ledger(LedgerFile):
         self, ledgers: Mapping[str, list[Entry]], *extra: Booking
     ) -> dict[str, list[Entry]]:
         """Returns the entries of this ledger, then of all ledgers that are added to its total."""
-        joined = self._find_joined(ledgers, *extra)
+        joined = _find_joined(self._dataset, ledgers, *extra)
         return {name: listed for name, listed in ledgers.items() if name in joined}
-
-    def _find_joined(self, ledgers: Mapping[str, list[Entry]], *extra: Booking) -> set[str]:
-        """Returns the datasets that `same_units_as` joins with this one; some have no ledger."""
-        bookings = [(self._dataset, each) for each in extra]
-        bookings += [(name, each.booking) for name, listed in ledgers.items() for each in listed]
-        pairs = [{name, each.same_units_as} for name, each in bookings if each.same_units_as]
-        joined = {self._dataset}
-        while more := set[str]().union(*(pair for pair in pairs if pair & joined)) - joined:
-            joined |= more
-        return joined
 
     def _add_up(self, added: Mapping[str, list[Entry]]) -> list[Booking]:
         """Lists the bookings, with different split keys for different datasets.
@@ -325,6 +305,32 @@ class Ledger(LedgerFile):
                 f"{place} was abandoned ({entry.reason}); delete the files that were made for it, "
                 "and run the release again"
             )
+
+
+def _refuse_link(ledger: Path) -> None:
+    """Refuses a linked folder: through its other path, other ledgers would be added up."""
+    for path in (ledger.parent, ledger):
+        if path.is_symlink():
+            data_dir = ledger.parent.parent.absolute()
+            raise PrivacyError(
+                f"{path}: a link to {path.resolve()}. The total of a dataset depends on the "
+                "ledgers in the folders next to it, so move the dataset's folder into "
+                f"{data_dir}, or make {data_dir} the link"
+            )
+
+
+def _find_joined(dataset: str, ledgers: Mapping[str, list[Entry]], *extra: Booking) -> set[str]:
+    """Returns the datasets that `same_units_as` joins with `dataset`; some have no ledger.
+
+    `extra` are bookings of `dataset` that its ledger does not have.
+    """
+    bookings = [(dataset, each) for each in extra]
+    bookings += [(name, each.booking) for name, listed in ledgers.items() for each in listed]
+    pairs = [{name, each.same_units_as} for name, each in bookings if each.same_units_as]
+    joined = {dataset}
+    while more := set[str]().union(*(pair for pair in pairs if pair & joined)) - joined:
+        joined |= more
+    return joined
 
 
 def _refuse_place(ledgers: Mapping[str, list[Entry]], booking: Booking) -> None:

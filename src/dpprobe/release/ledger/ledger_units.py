@@ -108,9 +108,9 @@ class Units:
         """Returns the units in split tables; None stands for missing tables."""
         names = {}
         if tables is not None:
-            columns = read_info(tables / "dataset.json").source
+            named = _names_rows(read_info(tables / "dataset.json").source)
             for split, table in _open_tables(tables).items():
-                names[split] = list_names(columns, table.read_units(), table.read_ids())
+                names[split] = list_names(table.read_units(), table.read_ids(), named=named)
         return cls(names=names, tables=tables, decode=decode, of_fit=of_fit)
 
     @cached_property
@@ -140,14 +140,14 @@ class Units:
     def hash_with(self, key: bytes) -> Hashes:
         """Computes the units' hashes: a few microseconds per row, after `contents` is known."""
         if key not in self._hashed:
-            self._hashed[key] = self._hash_all(key)
+            self._hashed[key] = self._hash_parts(key)
         return self._hashed[key]
 
     @cached_property
     def _hashed(self) -> dict[bytes, Hashes]:
         return {}
 
-    def _hash_all(self, key: bytes) -> Hashes:
+    def _hash_parts(self, key: bytes) -> Hashes:
         contents = self.contents
         values = {
             f"{split}.names": {
@@ -167,14 +167,19 @@ class Units:
         return {f"train.{part}": np.unique(_join(hashes, part)) for part in parts}
 
 
-def list_names(
-    columns: Mapping[str, Any], units: Iterable[str] | None, ids: Iterable[str]
-) -> list[str]:
-    """Lists the names of rows' units, and ids of a column; `columns` are the dataset's options.
+def list_names(units: Iterable[str] | None, ids: Iterable[str], *, named: bool) -> list[str]:
+    """Lists the names of rows' units, and the rows' ids if a column has them (`named`).
 
     Other ids are no names: paths change with folders, and positions with earlier rows.
     """
-    return [*(units or ()), *(ids if columns.get("id_column") is not None else ())]
+    return [*(units or ()), *(ids if named else ())]
+
+
+def _names_rows(source: Mapping[str, Any]) -> bool:
+    """Returns True if stored options of a dataset, or of its layout, have an `id_column`."""
+    layout = source.get("layout")
+    table = layout if isinstance(layout, Mapping) else source
+    return table.get("id_column") is not None
 
 
 def _open_tables(folder: Path) -> dict[str, SplitTable]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import math
 import multiprocessing
 import zlib
@@ -26,6 +27,7 @@ from scipy.special import ndtr, ndtri
 from dpprobe.data.dataset_preparation import prepare_dataset
 from dpprobe.data.registry import dataset_options
 from dpprobe.errors import BudgetError, DataError, PrivacyError
+from dpprobe.files.json_files import write_record
 from dpprobe.privacy.accountants import gaussian_epsilon
 from dpprobe.privacy.running_sums import Factorisation
 from dpprobe.release.ledger.ledger import Ledger, describe_ledger
@@ -207,6 +209,18 @@ def test_a_vector_that_moved_under_another_name_is_found(tmp_path: Path) -> None
     moved = notes(tmp_path / "a", first=4)
     said = refusal_of(book, tmp_path, "a", asked("v4"), moved)
     check_tokens(str(said), "changed sides", "entry 1", "split_seed")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_ids_in_tables_are_names_also_in_a_layout(tmp_path: Path, nested: bool) -> None:
+    units, path = notes(tmp_path / "a", ids="a"), tmp_path / "a/dataset.json"
+    if nested:
+        described = json.loads(path.read_text())
+        del described["record_sha256"]
+        described["source"] = {"source": "url", "layout": described["source"]}
+        write_record(path, described)
+    assert Units.of_tables(tmp_path / "a").names == units.names
+    assert "a row 3" in units.names["train"]
 
 
 class Older(Units):
