@@ -316,7 +316,7 @@ class TableOptions(UnitOptions):
     def describe_split(self, *, own_test: bool) -> PublicSplit:
         split = super().describe_split(own_test=own_test)
         chosen = ["filters"] if self.filters else []
-        options = " and ".join([*chosen, *self._list_drops()])
+        options = " and ".join([*chosen, *_list_drops(self)])
         if not options or self.max_images_per_patient is None:
             return split
         fault = (
@@ -327,58 +327,14 @@ class TableOptions(UnitOptions):
         return replace(split, images_fault=fault)
 
     def explain_labels_used(self) -> str | None:
-        """Explains which options leave out rows by their labels, with the remedy; mostly None.
-
-        A guarantee compares data of equal n, in which one unit's rows are null or not. So n, and
-        the number of test units, may depend on who is in the data, which is public, but not on what
-        is known about them. `missing: drop`, `uncertain: drop` and a filter on labels count a row
-        only for some labels, so n would reveal a label to somebody who knows all other rows.
-
-        A filter on another column chooses who is in the data, as the files do: its values must be
-        public, which dpprobe cannot check. The same holds for `split_column`, because rows with
-        other values are not used. A column counts as a label if labels are extracted from it or
-        joined by it, or if it is made from a label. The columns of names, `unit_column` and
-        `id_column`, do not count.
-        """
-        labels = {*(self.label_columns or ()), *filter(None, [self.label_column])}
-        told = set().union(*map(self._trace_column, labels)) - {self.unit_column, self.id_column}
-        chosen = {column: f"filters.{column}" for column in self.filters}
-        if self.split_column is not None:
-            chosen.setdefault(self.split_column, f"split_column: {self.split_column}")
-        used = self._list_drops() + [
-            option
-            for column, option in chosen.items()
-            if column in told or not labels.isdisjoint(self._trace_column(column))
-        ]
-        if not used:
+        """Explains which options leave out rows by their labels; see `_list_label_uses`."""
+        if not (used := _list_label_uses(self)):
             return None
         return (
             f"{' and '.join(used)}: rows are left out by their labels, so the public number n "
             "would reveal labels; give every row a label, or choose rows by a column whose values "
             "are public, such as who was examined"
         )
-
-    def _list_drops(self) -> list[str]:
-        """Returns the options that leave out rows with missing or uncertain labels."""
-        policies = self.uncertain.values() if isinstance(self.uncertain, dict) else [self.uncertain]
-        chosen = {"missing: drop": self.missing == "drop", "uncertain: drop": "drop" in policies}
-        return [option for option, drops in chosen.items() if drops]
-
-    def _trace_column(self, column: str) -> set[str]:
-        """Returns a column and all columns from which `extract` and `joins` make it.
-
-        Stops at names of units and rows: a column that is joined by a name says more than the name.
-        """
-        made = {name: {each.column} for name, each in self.extract.items()}
-        for join in self.joins:
-            made |= {name: {*join.key_columns} for name in join.columns}
-        found, pending = set[str](), [column]
-        while pending:
-            name = pending.pop()
-            if name not in found and name not in (self.unit_column, self.id_column):
-                pending += made.get(name, ())
-            found.add(name)
-        return found
 
     def input_files(self) -> tuple[str, ...]:
         """Returns the CSV files, but not the images, whose changed hashes are refused later."""
@@ -416,6 +372,58 @@ class TableOptions(UnitOptions):
         wanted |= dict.fromkeys(self.label_columns or (), "label_columns")
         wanted |= {group.column: "group_columns" for group in self.list_groups().values()}
         return wanted | dict.fromkeys(self.filters, "filters")
+
+
+def _list_label_uses(options: TableOptions) -> list[str]:
+    """Lists the options that leave out rows by their labels.
+
+    A guarantee compares data of equal n, in which one unit's rows are null or not. So n, and the
+    number of test units, may depend on who is in the data, which is public, but not on what is
+    known about them. `missing: drop`, `uncertain: drop` and a filter on labels count a row only for
+    some labels, so n would reveal a label to somebody who knows all other rows.
+
+    A filter on another column chooses who is in the data, as the files do: its values must be
+    public, which dpprobe cannot check. The same holds for `split_column`, because rows with other
+    values are not used. A column counts as a label if labels are extracted from it or joined by it,
+    or if it is made from a label. The columns of names, `unit_column` and `id_column`, do not
+    count.
+    """
+    labels = {*(options.label_columns or ()), *filter(None, [options.label_column])}
+    told = set[str]().union(*(_trace_column(options, label) for label in labels))
+    told -= {options.unit_column or "", options.id_column or ""}
+    chosen = {column: f"filters.{column}" for column in options.filters}
+    if options.split_column is not None:
+        chosen.setdefault(options.split_column, f"split_column: {options.split_column}")
+    return _list_drops(options) + [
+        option
+        for column, option in chosen.items()
+        if column in told or not labels.isdisjoint(_trace_column(options, column))
+    ]
+
+
+def _list_drops(options: TableOptions) -> list[str]:
+    """Lists the options that leave out rows with missing or uncertain labels."""
+    uncertain = options.uncertain
+    policies = uncertain.values() if isinstance(uncertain, dict) else [uncertain]
+    chosen = {"missing: drop": options.missing == "drop", "uncertain: drop": "drop" in policies}
+    return [option for option, drops in chosen.items() if drops]
+
+
+def _trace_column(options: TableOptions, column: str) -> set[str]:
+    """Returns a column and all columns from which `extract` and `joins` make it.
+
+    Stops at names of units and rows: a column that is joined by a name says more than the name.
+    """
+    made = {name: {each.column} for name, each in options.extract.items()}
+    for join in options.joins:
+        made |= {name: {*join.key_columns} for name in join.columns}
+    found, pending = set[str](), [column]
+    while pending:
+        name = pending.pop()
+        if name not in found and name not in (options.unit_column, options.id_column):
+            pending += made.get(name, ())
+        found.add(name)
+    return found
 
 
 def _columns_of(template: str) -> tuple[str, ...]:
