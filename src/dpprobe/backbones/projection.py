@@ -37,7 +37,7 @@ class ProjectedOptions(BackboneOptions):
 
     @property
     def unset_options(self) -> frozenset[str]:
-        """Unset options, omitted from fingerprints, because fingerprints of older features lack them."""
+        """Unset options, omitted from fingerprints, as older features lack them."""
         return frozenset({"project"} if self.project is None else ())
 
     @property
