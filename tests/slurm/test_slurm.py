@@ -490,8 +490,8 @@ def test_a_failed_job_leaves_what_was_trained(clone: Workspace) -> None:
     )
     assert "was not submitted" in output
     unharmed()
-    # the job is killed while it trains
-    study["methods"]["full"] = {"head": "sgd", "batch_size": 64, "steps": 100_000}
+    # the job is killed while it trains, which takes longer than Slurm waits after its first signal
+    study["methods"]["full"] = {"head": "sgd", "batch_size": "full", "steps": 1_000_000}
     write(yaml.safe_dump(study))
     log = clone.directory / "results/logs/train_heads/left/pixels/eps-2.log"
     log.unlink(missing_ok=True)
