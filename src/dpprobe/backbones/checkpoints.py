@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpprobe.backbones.options import NetworkOptions
+from dpprobe.backbones.network_options import NetworkOptions
 from dpprobe.errors import ConfigError
 from dpprobe.files import array_files, plain_files
 from dpprobe.options import resolve_path

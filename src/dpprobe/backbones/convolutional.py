@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from dpprobe.backbones.backbone import Backbone, Runtime
-from dpprobe.backbones.options import NetworkOptions, Views
+from dpprobe.backbones.network_options import NetworkOptions, Views
 from dpprobe.backbones.scattering import count_paths
 from dpprobe.options import Options as Block
 

@@ -19,7 +19,7 @@ from dpprobe.extras import OptionalModule
 if TYPE_CHECKING:
     from PIL import Image
 
-    from dpprobe.backbones.options import Views
+    from dpprobe.backbones.network_options import Views
 else:
     Image = OptionalModule("PIL.Image")
 

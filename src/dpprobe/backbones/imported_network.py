@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.checkpoints import fill_model, hash_weights, read_state
-from dpprobe.backbones.options import NetworkOptions, Views
+from dpprobe.backbones.network_options import NetworkOptions, Views
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 

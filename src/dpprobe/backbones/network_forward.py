@@ -27,7 +27,7 @@ from dpprobe.devices import is_gpu, use_full_float32, use_precision
 from dpprobe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dpprobe.backbones.options import NetworkOptions
+    from dpprobe.backbones.network_options import NetworkOptions
 
 # Pixels per pass on a CPU (16 images of 128 x 128). With more pixels, malloc maps new memory for
 # each large activation, and MobileNetV2 is two to three times slower.

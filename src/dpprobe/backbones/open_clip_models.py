@@ -21,15 +21,10 @@ from dpprobe.backbones import local_folders
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.checkpoints import check_kind, hash_weights
 from dpprobe.backbones.hub_files import OPEN_CLIP_WEIGHTS, HubFile, require_files
-from dpprobe.backbones.options import (
-    NO_NETWORK,
-    NetworkOptions,
-    Views,
-    read_model_list,
-    suggest_names,
-)
+from dpprobe.backbones.network_options import NO_NETWORK, NetworkOptions, Views, read_model_list
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
+from dpprobe.similar_names import suggest_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

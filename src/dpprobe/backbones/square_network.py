@@ -11,7 +11,7 @@ from torchvision import transforms
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.image_preprocessing import Mode, ToBytes, make_train_crop
 from dpprobe.backbones.network_forward import Network, prepare_network
-from dpprobe.backbones.options import NetworkOptions, Views
+from dpprobe.backbones.network_options import NetworkOptions, Views
 
 
 @dataclass(frozen=True, kw_only=True)

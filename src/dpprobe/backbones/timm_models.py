@@ -16,19 +16,19 @@ from dpprobe.backbones import local_folders
 from dpprobe.backbones.backbone import Backbone, Runtime, backbone_fingerprint
 from dpprobe.backbones.checkpoints import hash_weights
 from dpprobe.backbones.hub_files import HUB_PREFIXES, TIMM_WEIGHTS, HubFile, require_files
-from dpprobe.backbones.options import (
+from dpprobe.backbones.network_options import (
     NO_NETWORK,
     NetworkOptions,
     Views,
     channels_error,
     read_model_list,
-    suggest_names,
 )
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.backbones.sister_models import list_sisters
 from dpprobe.errors import ConfigError
 from dpprobe.files import json_files
 from dpprobe.options import resolve_path
+from dpprobe.similar_names import suggest_names
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,11 @@ from pathlib import Path
 
 from dpprobe.data.images.image_files import is_helper
 from dpprobe.data.sources import csv_files, embeddings
-from dpprobe.data.sources.embedding_files import EmbeddingFile, choose_array, seems_vectors
+from dpprobe.data.sources.embedding_formats.embedding_file import (
+    EmbeddingFile,
+    choose_array,
+    seems_vectors,
+)
 from dpprobe.data.sources.item_files import ITEM_FORMATS, ItemFolder, list_items
 from dpprobe.draft import column_guesses as guesses
 from dpprobe.draft.column_guesses import Columns

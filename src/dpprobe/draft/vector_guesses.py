@@ -9,7 +9,9 @@ from pathlib import Path
 
 from dpprobe.data.images.image_files import is_helper
 from dpprobe.data.sources import csv_files, embeddings
-from dpprobe.data.sources.embedding_files import ParquetFiles, open_embeddings, seems_vectors
+from dpprobe.data.sources.embedding_files import open_embeddings
+from dpprobe.data.sources.embedding_formats.embedding_file import seems_vectors
+from dpprobe.data.sources.embedding_formats.parquet_vectors import ParquetFiles
 from dpprobe.data.sources.folder_parts import Part, find_parts, find_test_file
 from dpprobe.data.sources.parquet_columns import PARQUET, read_schema
 from dpprobe.draft import column_guesses as guesses

@@ -13,7 +13,6 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.backbones.options import suggest_names
 from dpprobe.errors import ConfigError
 from dpprobe.extras import OptionalModule
 from dpprobe.files.atomic_writes import atomic_path
@@ -21,6 +20,7 @@ from dpprobe.files.output_paths import check_output_path
 from dpprobe.release.bundle import BundleFacts, check_outside
 from dpprobe.release.probabilities import SetRule
 from dpprobe.shown_text import spreadsheet_text
+from dpprobe.similar_names import suggest_names
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,9 +21,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dpprobe.backbones.options import suggest_names
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.bundle import Bundle, BundleFacts
+from dpprobe.similar_names import suggest_names
 
 Floats = npt.NDArray[np.floating]
 # A user's request: frequencies of some or all classes, or "estimate".

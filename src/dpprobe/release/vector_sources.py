@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpprobe.data.sources.embedding_files import (
-    FORMATS,
-    EmbeddingFile,
-    choose_array,
-    open_embeddings,
-)
+from dpprobe.data.sources.embedding_files import FORMATS, open_embeddings
+from dpprobe.data.sources.embedding_formats.embedding_file import EmbeddingFile, choose_array
 from dpprobe.data.sources.item_files import ITEM_FORMATS, ItemFolder, list_items
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.features.decoding_workers import Fault, Row

@@ -30,7 +30,8 @@ from safetensors.numpy import save_file
 from dpprobe.data import dataset_preparation, table_writer
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.sources import csv_rows, embedding_files, parquet
+from dpprobe.data.sources import csv_rows, parquet
+from dpprobe.data.sources.embedding_formats import embedding_file
 from dpprobe.data.sources.embedding_rows import read_vector
 from dpprobe.data.table import SplitTable, decode_image, read_info
 from dpprobe.errors import DataError
@@ -492,7 +493,7 @@ def test_tables_have_the_rows_of_their_source(
 ) -> None:
     assert max(table_writer.BATCH_ROWS, csv_rows.BATCH_ROWS, parquet.BATCH_ROWS) < TESTED
     monkeypatch.setattr(table_writer, "GROUP_ROWS", 130)  # so that files have several row groups
-    monkeypatch.setattr(embedding_files, "BLOCK_ROWS", 130)
+    monkeypatch.setattr(embedding_file, "BLOCK_ROWS", 130)
     setting = SETTINGS.get(name) or Setting(name)
     options, ids = prepare(source, setting, tmp_path, monkeypatch)
     wanted = expected_tables(setting, ids, in_folders=source == "folder")

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from dpprobe.__main__ import main
-from dpprobe.data.sources import embedding_files
+from dpprobe.data.sources.embedding_formats import embedding_file
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.release.export import export_onnx
 from dpprobe.release.predict import Predictor, predict
@@ -44,7 +44,7 @@ def test_a_table_has_the_answers_of_python(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file may be read in several blocks."""
-    monkeypatch.setattr(embedding_files, "BLOCK_ROWS", 50)
+    monkeypatch.setattr(embedding_file, "BLOCK_ROWS", 50)
     X = make_rows(3).X
     parts = {
         write_vectors(tmp_path / f"{place}.npy", X[rows].astype(kind)): rows

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from dpprobe.data.sources.csv_rows import ManifestRows
-    from dpprobe.data.sources.embedding_files import EmbeddingFile
+    from dpprobe.data.sources.embedding_formats.embedding_file import EmbeddingFile
 
 logger = logging.getLogger("dpprobe")
 

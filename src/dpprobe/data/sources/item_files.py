@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpprobe.counted_nouns import count_noun
-from dpprobe.data.sources.embedding_files import (
+from dpprobe.data.sources.embedding_files import FORMATS
+from dpprobe.data.sources.embedding_formats.embedding_file import (
     BLOCK_ROWS,
-    FORMATS,
     NOTHING,
     Array,
     Blocks,

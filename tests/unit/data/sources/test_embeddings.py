@@ -24,7 +24,8 @@ from scipy.sparse import csc_matrix, csr_matrix
 
 from dpprobe.data import dataset_preparation
 from dpprobe.data.registry import dataset_options
-from dpprobe.data.sources.embedding_files import BLOCK_ROWS, FORMATS, open_embeddings
+from dpprobe.data.sources.embedding_files import FORMATS, open_embeddings
+from dpprobe.data.sources.embedding_formats.embedding_file import BLOCK_ROWS
 from dpprobe.data.sources.embedding_rows import read_vector
 from dpprobe.data.table import SplitTable
 from dpprobe.errors import ConfigError, DataError

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpprobe.data.sources.embedding_files import BLOCK_ROWS, open_embeddings
+from dpprobe.data.sources.embedding_files import open_embeddings
+from dpprobe.data.sources.embedding_formats.embedding_file import BLOCK_ROWS
 from dpprobe.errors import ConfigError
 from tests.unit.data.sources.test_embeddings import options, prepare, read_rows
 

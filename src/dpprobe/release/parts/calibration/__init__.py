@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from dpprobe.backbones.options import suggest_names
 from dpprobe.options import Options
 from dpprobe.privacy.limits import Budget
 from dpprobe.release.parts.part import ReleasePart
+from dpprobe.similar_names import suggest_names
 
 if TYPE_CHECKING:
     from dpprobe.study.study_checks import WantedRelease

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dpprobe.backbones.options import Views
+from dpprobe.backbones.network_options import Views
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from tests.support.backbones import load, noise
