@@ -36,7 +36,7 @@ from dpprobe.finetune.gradients import ClippedSums
 from dpprobe.finetune.lora import ChannelAffine
 from dpprobe.finetune.options import Options
 from dpprobe.heads.normalisation import NoNormalisation
-from dpprobe.heads.rows import Transform
+from dpprobe.heads.transform import Transform
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results" / "fine_tune.md"

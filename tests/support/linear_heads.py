@@ -15,8 +15,9 @@ from dpprobe.heads.normalisation import KINDS, Centred
 from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 from tests.support.mechanisms import made_plan

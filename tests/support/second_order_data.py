@@ -14,9 +14,10 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.training.public_file_check import SYNTHETIC_ROWS
 from tests.support.linear_heads import plan_for
 

@@ -10,8 +10,8 @@ import torch
 
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import NoNormalisation
-from dpprobe.heads.rows import Transform
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.release.transport import Draw
 from dpprobe.training.job_features import JobFeatures

@@ -22,8 +22,8 @@ from dpprobe.errors import PrivacyError
 from dpprobe.estimator.given_values import ArrayError, check_kind, read_count
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.patient_groups import Units
+from dpprobe.heads.row_norms import find_unusable
 from dpprobe.heads.row_source import RowSource
-from dpprobe.heads.training_set import find_unusable
 
 STREAMED_BYTES = 2**30  # larger sources (bytes as float32) are read in blocks, once per pass
 # Types whose values NumPy would turn into floats, such as dates into seconds.

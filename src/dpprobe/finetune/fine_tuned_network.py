@@ -19,7 +19,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.trained_parameters import check_cut, network_graph, prepare_backbone
 from dpprobe.heads.initial_weights import sized_weights
-from dpprobe.heads.rows import Transform
+from dpprobe.heads.transform import Transform
 from dpprobe.json_values import first_difference
 
 _HEAD = ("head.weight", "head.bias")

@@ -17,8 +17,8 @@ import torch
 from dpprobe.errors import PrivacyError
 from dpprobe.finetune.options import Options
 from dpprobe.heads.fit import fit_heads
-from dpprobe.heads.rows import Transform
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Releases
 

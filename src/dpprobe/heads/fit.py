@@ -17,9 +17,10 @@ from dpprobe.heads.joint_fits import cohort_fault, sites_fault
 from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.plan_check import check_plan
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.student import compare_student
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.entropy import SEEDED, Entropy
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.releases import Observer, Releases, Shared

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-    from dpprobe.heads.rows import Transform
+    from dpprobe.heads.transform import Transform
 
 # The name in files of released priors.
 CLASS_PRIORS = "class_priors"

@@ -9,8 +9,10 @@ import torch
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
 from dpprobe.heads.public_rows import PublicRows, share_public_rows
-from dpprobe.heads.rows import Rows, Transform, by_channel, unit_scale
+from dpprobe.heads.row_norms import unit_scale
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform, by_channel
 from dpprobe.heads.whitening import publicly_whitened_rows, whitened_rows
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases

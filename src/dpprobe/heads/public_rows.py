@@ -12,9 +12,11 @@ import torch
 
 from dpprobe.errors import DataError
 from dpprobe.heads.normalisation import CENTRE, AroundCentre, Centred
-from dpprobe.heads.rows import Rows, Transform, unit_scale
+from dpprobe.heads.row_norms import unit_scale
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.second_order import Design, Spectrum, UnitRows, estimate_spectrum, second_moment
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 
 # Unit rows are rounded to multiples of this number, so that their sum is bit-identical everywhere.
 _STEP = 2.0**-24

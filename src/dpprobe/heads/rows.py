@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,64 +12,10 @@ import torch
 from dpprobe import devices
 from dpprobe.errors import DataError
 from dpprobe.heads import normalisation as kinds
-from dpprobe.heads.normalisation import CENTRE, CHANNEL_DEVIATIONS, CHANNEL_MEANS, Normalisation
-from dpprobe.heads.training_set import SHORTEST_ROW, Cached, TrainingSet, row_lengths
-
-# The largest factor for scaling centred rows to norm 1; rows nearer to the centre are round-off.
-_LONGEST_SHIFT = 2.0**40
-
-
-@dataclass(frozen=True)
-class Transform:
-    """The normalisation of any feature rows, to be applied before a head.
-
-    `arrays` contains released statistics by name; they are part of the published head.
-    """
-
-    spec: Normalisation
-    arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """Returns float32 [m, d] rows for a head; raises DataError if their dimension is wrong."""
-        spec = self.spec
-        if isinstance(spec, kinds.L2):
-            return rows * _unit_scale(rows)
-        if isinstance(spec, kinds.LayerNorm):
-            return torch.nn.functional.layer_norm(rows, rows.shape[1:])
-        if isinstance(spec, kinds.GroupNorm):
-            by_channel(rows, spec.groups, "groups")
-            return torch.nn.functional.group_norm(rows, spec.groups)
-        if isinstance(spec, kinds.AroundCentre):
-            centred = (rows * _unit_scale(rows)).sub_(self.arrays[CENTRE].to(rows.device))
-            # not in place, because gradients of a network flow through
-            return centred * _unit_scale(centred).clamp(max=_LONGEST_SHIFT)
-        if isinstance(spec, kinds.Channels):
-            means = self.arrays[CHANNEL_MEANS].to(rows.device)
-            deviations = self.arrays[CHANNEL_DEVIATIONS].to(rows.device)
-            distances = by_channel(rows, spec.channels) - means[:, None]
-            return distances.div_(deviations[:, None]).view_as(rows)
-        assert isinstance(spec, kinds.NoNormalisation), spec
-        return rows
-
-
-def by_channel(rows: torch.Tensor, channels: int, name: str = "channels") -> torch.Tensor:
-    """Returns rows [m, channels * positions] as [m, channels, positions]."""
-    if rows.shape[1] % channels:
-        raise DataError(
-            f"normalize: {channels} {name} do not divide the dimension {rows.shape[1]}; choose a "
-            "divisor"
-        )
-    return rows.unflatten(1, (channels, -1))
-
-
-def unit_scale(lengths: torch.Tensor) -> torch.Tensor:
-    """Returns the factors that scale rows of these norms to norm 1, float32; 1 for norms near 0."""
-    # Division by zero would make gradients NaN, even where `torch.where` takes another value.
-    return (1 / torch.where(lengths >= SHORTEST_ROW, lengths, 1.0)).to(torch.float32)
-
-
-def _unit_scale(rows: torch.Tensor) -> torch.Tensor:
-    return unit_scale(row_lengths(rows)).unsqueeze(1)
+from dpprobe.heads.normalisation import CENTRE
+from dpprobe.heads.row_norms import row_lengths, unit_scale
+from dpprobe.heads.training_set import Cached, TrainingSet
+from dpprobe.heads.transform import LONGEST_SHIFT, Transform
 
 
 def crop_at(step: int, sample_rate: float, crops: int) -> tuple[int, int]:
@@ -278,6 +223,6 @@ class Rows(Cached):
         for start, block in self.data.read_blocks():
             window = slice(start, start + len(block))
             distances[window] = row_lengths((block * unit[window, None]).sub_(centre))
-        shift = torch.where(usable, unit_scale(distances), 0.0).clamp_(max=_LONGEST_SHIFT)
+        shift = torch.where(usable, unit_scale(distances), 0.0).clamp_(max=LONGEST_SHIFT)
         self.affine = Affine(unit * shift, shift, centre)
         return distances * shift

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -12,8 +12,9 @@ import torch
 from dpprobe.errors import DataError
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import Normalisation
-from dpprobe.heads.rows import Transform
-from dpprobe.heads.training_set import chunk_rows
+from dpprobe.heads.transform import Transform
+
+CHUNK_BYTES = 32 * 2**20  # working memory for a range of rows
 
 Link = Literal["softmax", "sigmoid", "none"]
 
@@ -88,3 +89,10 @@ def group_transforms(transforms: Iterable[Transform]) -> list[tuple[Transform, l
     for position, transform in enumerate(transforms):
         groups.setdefault(id(transform), (transform, []))[1].append(position)
     return list(groups.values())
+
+
+def chunk_rows(rows: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
+    """Yields ranges of rows that need about `CHUNK_BYTES` of working memory each."""
+    size = max(1, CHUNK_BYTES // bytes_per_row)
+    for start in range(0, rows, size):
+        yield start, min(start + size, rows)

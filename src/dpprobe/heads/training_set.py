@@ -9,13 +9,12 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from dpprobe import devices
 from dpprobe.errors import DataError
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs
+from dpprobe.heads.row_norms import LONGEST_ROW, SHORTEST_ROW, row_lengths
 from dpprobe.heads.row_source import RowSource
 
 if TYPE_CHECKING:
@@ -23,14 +22,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dpprobe")
 
-# Rows with norms above LONGEST_ROW count as not finite, because their squares would overflow
-# float32. Nonzero rows with norms below SHORTEST_ROW would overflow when scaled to norm 1.
-LONGEST_ROW, SHORTEST_ROW = 1e18, 1e-20
-CHUNK_BYTES = 32 * 2**20  # working memory for a range of rows
 # A block of rows fits into a CPU's cache. On a GPU, blocks are so large that computing takes longer
 # than launching kernels. Sizes depend only on the kind of device, as they may affect sums.
 CPU_BLOCK_BYTES, GPU_BLOCK_BYTES = 4 * 2**20, 2**28
-PIECE_BYTES = 2**18  # for rows whose norms a CPU computes at a time
 
 T = TypeVar("T")
 
@@ -217,25 +211,3 @@ def _check_labels(labels: torch.Tensor, rows: int, num_classes: int) -> None:
         raise DataError(
             f"training labels: one is not a number from 0 to {highest}; prepare the dataset again"
         )
-
-
-def row_lengths(rows: torch.Tensor) -> torch.Tensor:
-    """Returns L2 norms of a block's rows, float64 [m]; on the CPU without a float64 copy."""
-    size = max(1, PIECE_BYTES // (4 * rows.shape[1]))
-    # Exported graphs must accept any number of rows, so they do not split blocks.
-    whole = torch.compiler.is_exporting() or not devices.has_kernels(rows.device)
-    pieces = [rows] if whole else rows.split(size)
-    norms = [torch.linalg.vector_norm(piece, dim=1, dtype=torch.float64) for piece in pieces]
-    return torch.cat(norms)
-
-
-def find_unusable(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-    """Returns which rows [m, d] contain NaN or infinity, or have norms above `LONGEST_ROW`."""
-    return np.asarray(~(np.linalg.norm(rows.astype(np.float64), axis=1) <= LONGEST_ROW))
-
-
-def chunk_rows(rows: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
-    """Yields ranges of rows that need about `CHUNK_BYTES` of working memory each."""
-    size = max(1, CHUNK_BYTES // bytes_per_row)
-    for start in range(0, rows, size):
-        yield start, min(start + size, rows)

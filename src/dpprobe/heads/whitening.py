@@ -31,9 +31,10 @@ import torch
 
 from dpprobe.heads import normalisation as kinds
 from dpprobe.heads.public_rows import PublicRows, effective_dimension
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.second_order import Design, Spectrum, UnitRows, estimate_spectrum, second_moment
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases
 

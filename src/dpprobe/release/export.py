@@ -22,8 +22,8 @@ from dpprobe.backbones.feature_digest import probe_image
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.files.atomic_writes import atomic_path
 from dpprobe.files.output_paths import check_output_path
-from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import Link, apply_link, compute_scores
+from dpprobe.heads.transform import Transform
 from dpprobe.release.bundle import check_outside
 from dpprobe.release.predict import Predictor
 

@@ -41,7 +41,7 @@ from dpprobe.privacy.stated_facts import mechanisms_of
 from dpprobe.release.probabilities import TOP_EDGES
 
 if TYPE_CHECKING:
-    from dpprobe.heads.rows import Transform
+    from dpprobe.heads.transform import Transform
     from dpprobe.release.bundle import Bundle
     from dpprobe.release.predict import Predictor
 

@@ -33,8 +33,8 @@ from dpprobe.features.extraction_pipeline import (
     find_misfits,
 )
 from dpprobe.heads.fitted import Heads
+from dpprobe.heads.row_norms import LONGEST_ROW, find_unusable
 from dpprobe.heads.scoring import compute_probabilities, one_head
-from dpprobe.heads.training_set import LONGEST_ROW, find_unusable
 from dpprobe.progress import Progress
 from dpprobe.release.bundle import (
     Bundle,

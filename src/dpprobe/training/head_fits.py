@@ -14,8 +14,8 @@ from dpprobe.errors import DpprobeError
 from dpprobe.features.feature_store import FeatureStore
 from dpprobe.heads.fit import fit_heads
 from dpprobe.heads.fitted import Observe
-from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import compute_scores, score_rows
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.machine_code import MachineCode, processor_name
 from dpprobe.results import metrics
 from dpprobe.results.unit_counts import row_weights

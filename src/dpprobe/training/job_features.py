@@ -13,7 +13,8 @@ import torch
 from dpprobe.data.options import Headline
 from dpprobe.errors import DataError
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads.training_set import TrainingSet, chunk_rows
+from dpprobe.heads.scoring import chunk_rows
+from dpprobe.heads.training_set import TrainingSet
 from dpprobe.results.halves import Halves, split_rows
 from dpprobe.results.metrics import NO_AUC, Evaluation, Link, ranked_labels
 from dpprobe.results.unit_counts import unit_codes

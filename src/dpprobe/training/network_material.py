@@ -22,8 +22,8 @@ from dpprobe.finetune.options import Options as FineTuneOptions
 from dpprobe.finetune.steps import rows_at_once
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.rows import Transform
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.network_cell import NetworkFiles
 

@@ -25,7 +25,7 @@ from dpprobe.finetune.engine_check import check_network
 from dpprobe.finetune.fine_tuned_network import FineTunedNetwork, build_network
 from dpprobe.finetune.options import Options
 from dpprobe.heads.normalisation import NoNormalisation
-from dpprobe.heads.rows import Transform
+from dpprobe.heads.transform import Transform
 from dpprobe.study.study_file import load_study
 from tests.support.backbones import CPU, load
 from tests.unit.finetune.small_networks import Small, added, clipped, gradients, sums

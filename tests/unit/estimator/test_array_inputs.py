@@ -30,7 +30,7 @@ from dpprobe.errors import DpprobeError, PrivacyError
 from dpprobe.estimator import array_inputs, fit_and_score, known_rows
 from dpprobe.estimator.array_inputs import MappedRows
 from dpprobe.estimator.given_values import ArrayError
-from dpprobe.heads.training_set import LONGEST_ROW
+from dpprobe.heads.row_norms import LONGEST_ROW
 from tests.support.classifiers import make_benchmark, make_private, make_rows
 
 

@@ -28,7 +28,7 @@ from dpprobe.finetune.fine_tuned_network import build_network, tuned_state, whol
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.trained_parameters import example_images, frozen_model, network_graph
 from dpprobe.heads.normalisation import L2
-from dpprobe.heads.rows import Transform
+from dpprobe.heads.transform import Transform
 from tests.support import tiny_clip
 from tests.support.backbones import (
     DEPTHS,

@@ -32,7 +32,7 @@ from dpprobe.finetune.lora import ChannelAffine
 from dpprobe.finetune.options import Options
 from dpprobe.finetune.standard_form import SelfAttention, standard_form
 from dpprobe.heads.normalisation import L2, GroupNorm, LayerNorm, NoNormalisation, Normalisation
-from dpprobe.heads.rows import Transform
+from dpprobe.heads.transform import Transform
 from tests.support import tiny_clip
 from tests.support.backbones import CPU, TINY, images, load, open_clip_backbone, timm_backbone
 

@@ -29,10 +29,10 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.public_inputs import NOTHING_CHECKED, PublicInputs, hash_file
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.rows import Transform
 from dpprobe.heads.schedules import learning_rates
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy import float32_noise as noise_module
 from dpprobe.privacy.float32_noise import GaussianNoise
 from dpprobe.privacy.noise_calibration import calibrate

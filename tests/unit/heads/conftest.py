@@ -33,5 +33,5 @@ def larger_blocks(several_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None
 
 def split_rows(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Sets the size of a block in bytes."""
-    for name in ("CPU_BLOCK_BYTES", "CHUNK_BYTES", "PIECE_BYTES"):
-        monkeypatch.setattr(f"dpprobe.heads.training_set.{name}", size)
+    for name in ("training_set.CPU_BLOCK_BYTES", "scoring.CHUNK_BYTES", "row_norms.PIECE_BYTES"):
+        monkeypatch.setattr(f"dpprobe.heads.{name}", size)

@@ -19,8 +19,9 @@ from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.target import Target
 from tests.support.linear_heads import plan_for

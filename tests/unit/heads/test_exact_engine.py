@@ -22,9 +22,11 @@ from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.normalisation import GroupNorm
 from dpprobe.heads.optimiser import Sgd
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.row_norms import row_lengths
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.sgd import Options
-from dpprobe.heads.training_set import TrainingSet, row_lengths
+from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.keystream import Keystream
 from dpprobe.privacy.randomness import cell_seed

@@ -95,12 +95,12 @@ sys.path.insert(0, repository)
 from tests.unit.heads import test_fit_every_head as here
 from dpprobe.heads.fit import fit_heads
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads import clipping, exact_engine, training_set
+from dpprobe.heads import clipping, exact_engine, row_norms, scoring
 from dpprobe.features import shard_file
 from dpprobe.heads.training_set import TrainingSet
 from pathlib import Path
 
-for module in (clipping, exact_engine, training_set, shard_file):
+for module in (clipping, exact_engine, row_norms, scoring, shard_file):
     for name in ("PIECE_BYTES", "KEPT_BYTES", "CHUNK_BYTES", "READ_BYTES", "CACHE_BYTES"):
         if hasattr(module, name):
             setattr(module, name, getattr(module, name) // 4)

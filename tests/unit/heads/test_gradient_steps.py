@@ -17,10 +17,10 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.history import record_steps
 from dpprobe.heads.initial_weights import initial_weights
 from dpprobe.heads.optimiser import Sgd
-from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.sgd import Options
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.float32_noise import GaussianNoise
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.randomness import cell_seed

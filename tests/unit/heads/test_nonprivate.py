@@ -22,10 +22,11 @@ from dpprobe.heads.logistic_regression import Objective
 from dpprobe.heads.nonprivate import Options
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.sgd import Options as Sgd
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.plan import Plan
 from tests.support.linear_heads import features_of
 

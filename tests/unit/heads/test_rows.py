@@ -28,9 +28,10 @@ from dpprobe.heads.normalisation import (
 )
 from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.releases import Releases
 from tests.support.linear_heads import CPU, Source, plan_for, whole
 from tests.support.mechanisms import made_plan

@@ -20,7 +20,7 @@ from dpprobe.heads.feature_covariance import Options
 from dpprobe.heads.normalisation import CENTRE, Centred, NoNormalisation
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.second_order import (
     Design,
     Loss,
@@ -38,6 +38,7 @@ from dpprobe.heads.second_order import (
     sum_gradients,
 )
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy import grid
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.releases import Releases

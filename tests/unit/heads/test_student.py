@@ -22,10 +22,11 @@ from dpprobe.heads.joint_fits import sites_fault
 from dpprobe.heads.normalisation import L2
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.student import STUDENT_CLASSES, STUDENT_HEADS, train_student
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.target import Target
 from dpprobe.training.public_file_check import SYNTHETIC_ROWS

@@ -20,9 +20,10 @@ from dpprobe.heads.fitted import Fitted
 from dpprobe.heads.normalisation import L2, LayerNorm, NoNormalisation, Normalisation
 from dpprobe.heads.normalised_rows import normalise_rows
 from dpprobe.heads.registry import HEADS, method_options
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.scoring import score_rows
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.heads.tuned import Options, draw_trials, score_heads
 from dpprobe.options import options_class
 from dpprobe.privacy.entropy import SEEDED

@@ -17,7 +17,7 @@ from scipy.special import softmax
 
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.heads.normalisation import L2, AroundCentre, LayerNorm, NoNormalisation
-from dpprobe.heads.rows import Transform
+from dpprobe.heads.transform import Transform
 from dpprobe.release import image_monitor as monitor
 from dpprobe.release.parts.monitor import measure as watching
 from tests.support.mechanisms import made_plan

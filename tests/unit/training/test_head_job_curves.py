@@ -11,9 +11,9 @@ import torch
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from dpprobe.features.feature_store import FeatureStore
-from dpprobe.heads import training_set
+from dpprobe.heads import scoring
 from dpprobe.heads.normalisation import NoNormalisation
-from dpprobe.heads.rows import Transform
+from dpprobe.heads.transform import Transform
 from dpprobe.training import head_fits, job_features
 from dpprobe.training.fit_inputs import FitInputs
 from tests.support.feature_stores import write_split
@@ -71,7 +71,7 @@ def scores_of(head: int, rows: int, classes: int) -> np.ndarray:
 @pytest.fixture(params=[9, 0], ids=["in memory", "streamed"])
 def memory_mb(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Sets blocks of five rows, with three in the last; a streamed block is a shard's rows."""
-    monkeypatch.setattr(training_set, "CHUNK_BYTES", 5 * 4 * DIMENSION)
+    monkeypatch.setattr(scoring, "CHUNK_BYTES", 5 * 4 * DIMENSION)
     memory: int = request.param
     return memory
 

@@ -26,7 +26,7 @@ from dpprobe.finetune.train import Trained, train_network
 from dpprobe.finetune.unpriced_search import best_trial
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.rows import Transform
+from dpprobe.heads.transform import Transform
 from dpprobe.results.search_record import SearchRecord, read_searched_values
 from dpprobe.training import search_job as module
 from dpprobe.training.fit_inputs import FitInputs

@@ -46,9 +46,9 @@ from dpprobe.heads.newton import Options as NewtonOptions
 from dpprobe.heads.options import CLASS_OFFSETS, MethodOptions
 from dpprobe.heads.patient_groups import Units
 from dpprobe.heads.prototypes import CLASS_SUMS
-from dpprobe.heads.rows import Transform
 from dpprobe.heads.student import STUDENT_CLASSES, STUDENT_HEADS
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.heads.tuned_options import Options as TunedOptions
 from dpprobe.privacy.entropy import SeededEntropy
 from dpprobe.privacy.keystream import Keystream

@@ -25,8 +25,9 @@ from dpprobe.heads import nonprivate
 from dpprobe.heads.logistic_regression import Objective
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.results import metrics, uncertainty
 from dpprobe.results.unit_counts import count_units, unit_codes

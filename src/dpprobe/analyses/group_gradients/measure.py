@@ -43,9 +43,10 @@ from dpprobe.heads.clipping import clip_bounds, clipped_residuals
 from dpprobe.heads.gradient_options import GradientOptions
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.rows import Rows, Transform
+from dpprobe.heads.rows import Rows
 from dpprobe.heads.scoring import compute_scores
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.risk import find_risk
 from dpprobe.progress import Progress
 from dpprobe.results.cell_files import WEIGHTS_FILE

@@ -37,7 +37,7 @@ from dpprobe.finetune.options import Options as FineTune
 from dpprobe.finetune.trained_parameters import frozen_model, network_graph
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.options import MethodOptions
-from dpprobe.heads.rows import Transform
+from dpprobe.heads.transform import Transform
 from dpprobe.json_values import hash_value
 from dpprobe.privacy.randomness import cell_seed, open_stream
 from dpprobe.results.network_record import (

@@ -20,7 +20,7 @@ from dpprobe.analyses.audit.canary_attack import (
 from dpprobe.analyses.audit.transcripts import join_blocks
 from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import NoNormalisation
-from dpprobe.heads.rows import Transform
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.accountants import gaussian_mu
 from dpprobe.privacy.randomness import derived_seed
 from dpprobe.progress import Progress

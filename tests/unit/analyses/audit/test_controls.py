@@ -20,9 +20,9 @@ from dpprobe.heads.fitted import Heads
 from dpprobe.heads.normalisation import AroundCentre, NoNormalisation
 from dpprobe.heads.options import MethodOptions
 from dpprobe.heads.patient_groups import Units
-from dpprobe.heads.rows import Transform
 from dpprobe.heads.second_order import Design
 from dpprobe.heads.training_set import TrainingSet
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.plan import Plan
 from tests.support.audits import METHODS, head, plan_of
 

@@ -27,7 +27,7 @@ from dpprobe.errors import ConfigError
 from dpprobe.finetune.fine_tuned_network import build_network, tuned_state
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.rows import Transform
+from dpprobe.heads.transform import Transform
 from dpprobe.results import network_record
 
 METHODS = {

@@ -17,12 +17,12 @@ from PIL import Image
 from safetensors.numpy import load, save
 
 from dpprobe.errors import DataError, PrivacyError
-from dpprobe.heads import training_set
+from dpprobe.heads import scoring
 from dpprobe.heads.fitted import TYPICAL
 from dpprobe.heads.normalisation import NoNormalisation
 from dpprobe.heads.registry import method_options
-from dpprobe.heads.rows import Transform
 from dpprobe.heads.scoring import compute_probabilities, one_head
+from dpprobe.heads.transform import Transform
 from dpprobe.privacy.entropy import SEEDED, SystemEntropy
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
@@ -112,7 +112,7 @@ def test_a_row_counts_in_the_cells_that_new_images_do(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The release and `predict` place the same values with the same function."""
-    monkeypatch.setattr(training_set, "CHUNK_BYTES", 4 * CLASSES * block)
+    monkeypatch.setattr(scoring, "CHUNK_BYTES", 4 * CLASSES * block)
     scores = np.random.default_rng(2).normal(size=(40, CLASSES)).astype(np.float32)
     whole = counts_of(scores, np.ones(40), n=1000, unusual=True)
     values = torch.from_numpy(scores).softmax(dim=1).numpy()
