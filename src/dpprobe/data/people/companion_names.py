@@ -355,7 +355,11 @@ def find_named_folders(
     }
     if None not in words.values():
         return {}
-    others = {folder.casefold() for (folder, _), word in words.items() if word is None}
+    others = {
+        "/".join(folder.split("/")[depth:]).casefold()
+        for (folder, depth), word in words.items()
+        if word is None
+    }
     found: dict[str, list[int]] = defaultdict(list)
     for position, place in enumerate(places):
         if (word := words[place]) is not None:

@@ -175,8 +175,9 @@ def test_images_in_folders_of_masks_are_named() -> None:
     assert find_named_folders([*pictures, *masks[:2]]) == {}
     assert find_named_folders(masks) == {}
     assert find_named_folders([*pictures, *masks], outer=1) == {}
-    within = [f"site/{name}" for name in [*pictures, *masks]]
-    assert find_named_folders(within, outer=1) == {"mask": [5, 6, 7]}
+    for site in ("site", "masks_2020"):
+        within = [f"{site}/{name}" for name in [*pictures, *masks]]
+        assert find_named_folders(within, outer=1) == {"mask": [5, 6, 7]}
     for others in ("no_mask", "No_Mask"):
         beside = [f"{others}/{number}.png" for number in range(5)]
         assert find_named_folders([*masks, *beside]) == {}
