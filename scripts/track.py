@@ -7,10 +7,10 @@ from dpprobe.study.snapshot import run_study
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):
+        from dpprobe.code_version import clone_commit
         from dpprobe.results.cell_record import record_paths
         from dpprobe.tracking.ingest import update_dataset
         from dpprobe.tracking.writer import Destination
-        from dpprobe.versions import clone_commit
 
         params, paths = snakemake.params, snakemake.input
         results = Path(snakemake.output[0]).parent.parent

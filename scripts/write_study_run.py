@@ -6,9 +6,9 @@ from dpprobe.files.logs import job_log
 
 if __name__ == "__main__":
     with job_log(snakemake.log[0], snakemake.output):
+        from dpprobe.code_version import clone_commit
         from dpprobe.tracking.ingest import ingest_study
         from dpprobe.tracking.writer import Destination
-        from dpprobe.versions import clone_commit
 
         params, paths = snakemake.params, snakemake.input
         results = Path(snakemake.output[0]).parent.parent

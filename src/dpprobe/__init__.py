@@ -45,7 +45,7 @@ __all__ = [*_PLACES]
 def __getattr__(name: str) -> object:
     """Imports a public name, or computes `__version__`, which calls git in a clone."""
     if name == "__version__":
-        from dpprobe.versions import code_version  # late, because few users ask for the version
+        from dpprobe.code_version import code_version  # late, because few users ask for the version
 
         return code_version()
     if name in _PLACES:

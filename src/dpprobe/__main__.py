@@ -10,6 +10,7 @@ import sys
 from contextlib import redirect_stdout
 from typing import NoReturn
 
+from dpprobe.code_version import code_version
 from dpprobe.doctor.doctor_command import add_command as add_doctor
 from dpprobe.draft.init_command import add_command as add_init
 from dpprobe.errors import LASTING, DpprobeError
@@ -26,7 +27,6 @@ from dpprobe.study import catalog
 from dpprobe.study.check_command import add_command as add_check
 from dpprobe.study.run_command import add_command as add_run
 from dpprobe.tracking.rollback_command import add_command as add_rollback
-from dpprobe.versions import code_version
 
 
 def main() -> None:

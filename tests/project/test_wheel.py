@@ -145,8 +145,8 @@ def test_a_source_distribution_makes_the_same_wheel_without_git(tmp_path: Path) 
 
 def test_it_knows_its_version_and_its_files(wheel: Path, scripts: Path, tmp_path: Path) -> None:
     code = (
-        "import dpprobe, json; from dpprobe import resources, versions;"
-        "print(json.dumps([dpprobe.__version__, versions.clone_commit(),"
+        "import dpprobe, json; from dpprobe import code_version, resources;"
+        "print(json.dumps([dpprobe.__version__, code_version.clone_commit(),"
         "str(resources.project_root()), resources.resource_path('catalog').is_dir()]))"
     )
     version, commit, root, catalog = json.loads(call(scripts / "python", "-c", code, here=tmp_path))

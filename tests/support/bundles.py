@@ -9,6 +9,7 @@ import numpy as np
 
 from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import take_probe
+from dpprobe.code_version import code_version
 from dpprobe.heads.fitted import CLASS_PRIORS
 from dpprobe.heads.registry import method_options
 from dpprobe.privacy.noise_calibration import calibrate
@@ -16,7 +17,6 @@ from dpprobe.privacy.target import Target
 from dpprobe.release.bundle import BackboneFacts, BundleFacts, HeadFacts, write_bundle, write_sums
 from dpprobe.release.documents.release_statement import describe_test_units, release_statement
 from dpprobe.release.parts.predecessor.measure import identify_bundle
-from dpprobe.versions import code_version
 
 CLASSES = ("naevus", "melanoma", "keratosis")
 PRIORS = np.array([0.7, 0.25, 0.05], dtype=np.float32)

@@ -721,7 +721,7 @@ KINDS: dict[str, Callable[[], StoredFiles]] = {
 
 def pack(kind: str, made: StoredFiles, target: Path) -> None:
     """Copies the files of a kind into a new folder, predicts there, and writes the zip."""
-    from dpprobe.versions import code_version
+    from dpprobe.code_version import code_version
 
     folder = Path("packed")
     shutil.rmtree(folder, ignore_errors=True)

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from dpprobe import resources, versions
+from dpprobe import code_version, resources, versions
 from dpprobe.errors import ConfigError, DpprobeError
 from dpprobe.version_number import UNKNOWN
 
@@ -47,13 +47,13 @@ def test_clones_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(DpprobeError) as caught:
             versions.check_versions()
         assert str(caught.value).startswith(told)
-    monkeypatch.setattr(versions, "clone_root", lambda: None)
+    monkeypatch.setattr(code_version, "clone_root", lambda: None)
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"5 of {name}")
-    assert versions.code_version.__wrapped__() == "5 of dpprobe"
-    assert versions.clone_commit() is None
+    assert code_version.code_version.__wrapped__() == "5 of dpprobe"
+    assert code_version.clone_commit() is None
     for name in ("version", "distribution"):
         monkeypatch.setattr(f"importlib.metadata.{name}", Mock(side_effect=PackageNotFoundError))
-    assert versions.code_version.__wrapped__() == UNKNOWN
+    assert code_version.code_version.__wrapped__() == UNKNOWN
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"5 of {name}")
-    monkeypatch.setattr(versions, "clone_root", lambda: tmp_path)
-    assert versions.code_version.__wrapped__() == UNKNOWN, "not installed from this folder"
+    monkeypatch.setattr(code_version, "clone_root", lambda: tmp_path)
+    assert code_version.code_version.__wrapped__() == UNKNOWN, "not installed from this folder"

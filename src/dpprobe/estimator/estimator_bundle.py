@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from dpprobe.backbones.external import Options as External
 from dpprobe.backbones.feature_digest import NO_PROBE
+from dpprobe.code_version import code_version
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.estimator.fitted_head import Fit, hash_heads
 from dpprobe.files.atomic_writes import PARTIAL_SUFFIX
@@ -25,7 +26,6 @@ from dpprobe.release.leak_check import check_published
 from dpprobe.release.packing import describe_head, pack_head
 from dpprobe.release.parts.choice import fits_block
 from dpprobe.release.signing import read_private_key
-from dpprobe.versions import code_version
 from dpprobe.wrong_keys_and_values import explain_first, read_options
 
 

@@ -19,6 +19,7 @@ from dpprobe.backbones.backbone import Backbone, Runtime
 from dpprobe.backbones.feature_digest import probe_image, take_probe
 from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.row_mixing import find_mixed_row, make_public_rows
+from dpprobe.code_version import code_version
 from dpprobe.data.sources.embeddings import vector_names
 from dpprobe.data.table import DatasetInfo, EncodedImage, SplitTable, open_table, read_info
 from dpprobe.errors import ConfigError, DataError
@@ -36,7 +37,6 @@ from dpprobe.features.shard_header import ShardHeader, row_range
 from dpprobe.features.shard_writer import open_shard
 from dpprobe.features.stored_crops import with_crops
 from dpprobe.progress import Progress
-from dpprobe.versions import code_version
 
 LIBRARIES = (
     "h5py",

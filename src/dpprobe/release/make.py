@@ -26,6 +26,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpprobe.code_version import code_version
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.files.disk_errors import require_room, when_there_is_room
@@ -66,7 +67,6 @@ from dpprobe.study.release_data import release_delta_fault, release_delta_warnin
 from dpprobe.study.study_checks import release_faults
 from dpprobe.training.job_features import JobFeatures, read_job_features
 from dpprobe.training.public_file_check import PrivateData
-from dpprobe.versions import code_version
 
 if TYPE_CHECKING:
     import torch

@@ -21,6 +21,7 @@ import torch
 
 from dpprobe import devices
 from dpprobe.backbones.backbone import Backbone
+from dpprobe.code_version import code_version
 from dpprobe.data.table import EncodedImage
 from dpprobe.devices import resolve_device
 from dpprobe.errors import ConfigError, DataError
@@ -62,7 +63,6 @@ from dpprobe.release.prevalence import Asked, Prevalence
 from dpprobe.release.probabilities import SetRule, read_operating_point
 from dpprobe.release.released_backbone import Checkpoint, Precision, load_released_backbone
 from dpprobe.release.vector_sources import VectorSource, find_vectors, is_vector_file
-from dpprobe.versions import code_version
 
 if TYPE_CHECKING:
     from PIL import Image, ImageOps

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dpprobe.code_version import code_version
 from dpprobe.errors import ConfigError, DataError
 from dpprobe.privacy.statement_words import explain_statement
 from dpprobe.release import passport
@@ -19,7 +20,6 @@ from dpprobe.release.bundle import bundle_digest, read_bundle
 from dpprobe.release.passport import write_passport
 from dpprobe.release.signing import sign_bundle
 from dpprobe.release.verification.verify import verify_bundle
-from dpprobe.versions import code_version
 from tests.support.bundles import write_example
 from tests.support.command_line import run_main
 from tests.support.edited_bundles import edit_file

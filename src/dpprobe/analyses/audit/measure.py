@@ -34,6 +34,7 @@ from dpprobe.analyses.audit.audit_record import (
     power_in_words,
 )
 from dpprobe.analyses.audit.options import AuditOptions
+from dpprobe.code_version import code_version
 from dpprobe.devices import identity_device, resolve_device
 from dpprobe.errors import DataError, DpprobeError
 from dpprobe.features.feature_store import FeatureStore
@@ -50,7 +51,7 @@ from dpprobe.results.cell_record import CellName
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.public_file_check import PrivateData
 from dpprobe.training.tasks import Request, make_failure, read_job_plans
-from dpprobe.versions import VERSIONS, code_version
+from dpprobe.versions import VERSIONS
 
 logger = logging.getLogger("dpprobe")
 

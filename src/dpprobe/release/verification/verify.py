@@ -47,6 +47,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpprobe.code_version import code_version
 from dpprobe.errors import DataError
 from dpprobe.heads.auto import Options as Auto
 from dpprobe.privacy.statement_words import explain_statement
@@ -85,7 +86,6 @@ from dpprobe.release.verification.method import (
     read_options,
 )
 from dpprobe.release_part_registry import load_readers
-from dpprobe.versions import code_version
 
 # Image sizes for which pixel features are always checked; untrusted bundles may name huge sizes.
 _SIZES = range(1, 513)

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from dpprobe.code_version import code_version
 from dpprobe.data.table import DatasetInfo
 from dpprobe.files.json_files import read_json
 from dpprobe.privacy.risk import find_risk
@@ -17,7 +18,6 @@ from dpprobe.reporting.report.sources import Origin, Sources
 from dpprobe.results.best_private import Best
 from dpprobe.results.cell_files import METRICS_FILE
 from dpprobe.study.run_command import run_words
-from dpprobe.versions import code_version
 
 LIBRARIES = (
     "dpprobe", "dp-accounting", "opacus", "torch", "timm", "open_clip_torch", "kymatio",

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from dpprobe.analyses.analysis import Analysis, Page
 from dpprobe.analysis_registry import ANALYSES, load_analyses
+from dpprobe.code_version import clone_commit
 from dpprobe.counted_nouns import count_noun
 from dpprobe.data.downloads.addresses import public_addresses
 from dpprobe.data.table import DatasetInfo, read_info
@@ -40,7 +41,6 @@ from dpprobe.results.cell_record import HEADLINES, record_paths
 from dpprobe.results.summary import Grid, read_grid, read_summaries
 from dpprobe.study.published_names import part_names
 from dpprobe.study.study import Study
-from dpprobe.versions import clone_commit
 
 logger = logging.getLogger("dpprobe")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from dpprobe.code_version import code_version
 from dpprobe.errors import ConfigError, PrivacyError, WaitingError
 from dpprobe.files.atomic_writes import atomic_path, write_private
 from dpprobe.files.plain_files import sha256_file
@@ -64,7 +65,6 @@ from dpprobe.site_exchange.messages import (
 from dpprobe.site_exchange.shared_sums import SharedSums, SumsMissing
 from dpprobe.training.fit_inputs import FitInputs
 from dpprobe.training.job_features import JobFeatures
-from dpprobe.versions import code_version
 
 if TYPE_CHECKING:
     from dpprobe.release.asked_release import AskedRelease

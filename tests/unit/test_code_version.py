@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 from packaging.version import Version
 
-from dpprobe import versions as module
+from dpprobe import code_version as module
+from dpprobe.code_version import clone_commit, code_version, git_commit
 from dpprobe.version_number import TAG, UNKNOWN, VERSION, name_code
-from dpprobe.versions import clone_commit, code_version, git_commit
 from tests.conftest import REPOSITORY
 from tests.support.git import built, git
 
