@@ -8,12 +8,13 @@ ENVIRONMENT := requirements/environment.lock
 LOCKS := requirements/bootstrap.lock $(ENVIRONMENT)
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment demo test test-quick test-real data-is-named slurm-test test-snakemake test-lowest claims check format schema \
+.PHONY: help environment demo test test-all test-quick test-real data-is-named slurm-test test-snakemake test-lowest claims check format schema \
 	screenshots docs wheel sdist lock clean clean-all
 
 help:
 	@echo "make demo     set everything up, run the default study, show its results"
-	@echo "make test     run the tests"
+	@echo "make test     run the tests but the slow ones"
+	@echo "make test-all  run all tests, as the public check does"
 	@echo "make test-quick  run the tests of what differs from main, or from BASE, in about three minutes"
 	@echo "make test-real  run the tests of real data, in the folder that DPPROBE_TEST_DATA names"
 	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
@@ -65,8 +66,12 @@ $(READY): $(LOCKS) pyproject.toml
 demo: $(READY)
 	@$(BIN)/snakemake --cores $(CORES)
 
+PYTEST = $(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
 test: $(READY)
-	$(BIN)/python -m pytest -n $(CORES) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
+
+test-all: $(READY)
+	$(PYTEST)
 
 BASE ?= main
 test-quick: $(READY)
@@ -74,7 +79,7 @@ test-quick: $(READY)
 		$(BIN)/python -m pytest -n $(CORES) --dist loadfile -m "not slow" $$tests
 
 test-real: | data-is-named $(READY)
-	$(BIN)/python -m pytest -m real -n $(CORES) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m real
 
 data-is-named:
 	@test -n "$$DPPROBE_TEST_DATA" || { echo "test-real: set DPPROBE_TEST_DATA to a folder of real data: bench/README.md" >&2; exit 1; }

@@ -16,6 +16,7 @@ HANGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hang", HANGS.values(), ids=list(HANGS))
 def test_a_test_that_hangs_is_named(tmp_path: Path, repository: Path, hang: str) -> None:
     (tmp_path / "conftest.py").write_text((repository / "tests/conftest.py").read_text())

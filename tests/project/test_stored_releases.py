@@ -225,6 +225,7 @@ def test_release_notes_compare_it_with_its_predecessor(
     assert f"{total:.3g}"[:3] in notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", zips_of(*FAMILIES), ids=name_zip)
 def test_its_onnx_file_predicts_the_same(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -29,6 +29,8 @@ from tests.support.warm_python import asking, serving
 from tests.support.wheels import TIMEOUT, build, install
 from tests.workflow.conftest import SMALL
 
+pytestmark = pytest.mark.slow
+
 SHIPPED_FOLDERS = ("config", "envs", "profiles", "resources", "scripts", "workflow")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,3 +134,10 @@ def images(backbone: Backbone, rows: int = 5, seed: int = 1) -> torch.Tensor:
     shape = (rows, *backbone.transform(probe_image()).shape)
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+
+
+def renew_list(file: Path, wanted: str) -> None:
+    """Compares a stored list of a library's models; RENEW=1 rewrites it."""
+    if os.environ.get("RENEW"):
+        file.write_text(wanted, encoding="utf-8")
+    assert file.read_text(encoding="utf-8") == wanted, f"run this test with RENEW=1 for {file.name}"

@@ -17,6 +17,8 @@ from dpprobe.files.json_files import read_json
 
 from .conftest import SMALL, Workspace
 
+pytestmark = pytest.mark.slow
+
 # All analyses except of networks, with one report.
 ANALYSED: dict[str, Any] = SMALL | {
     "study": "analysed",

@@ -17,6 +17,8 @@ from tests.support.misbehaving_server import Server, serve
 
 from .conftest import Workspace
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server() -> Iterator[Server]:

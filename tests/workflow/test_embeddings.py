@@ -21,6 +21,8 @@ from dpprobe.release.predict import Predictor
 
 from .conftest import Workspace
 
+pytestmark = pytest.mark.slow
+
 PACKAGES = ("asyncio", "email", "unittest", "xml")
 LINES, DIMENSION = 12, 64
 METHODS = {

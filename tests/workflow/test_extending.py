@@ -18,6 +18,8 @@ from tests.support.programs import run_program
 
 from .conftest import PREPARED, TIMEOUT, Template, WarmPython, Workspace, copy_code
 
+pytestmark = pytest.mark.slow
+
 FIGURE = "results/figures/digits/accuracy_points"
 # An accountant and a metric are added by one line each.
 DECLARED = (

@@ -16,6 +16,8 @@ from tests.support.programs import run_program
 
 from .conftest import TIMEOUT, WarmPython, on_cluster
 
+pytestmark = pytest.mark.slow
+
 # A workflow that runs scripts, with the rules that report failures.
 RULES = """
 import os

@@ -18,6 +18,8 @@ from dpprobe.privacy.stated_facts import mechanisms_of
 from .conftest import Workspace
 from .test_multi_label import STUDY, write_digits
 
+pytestmark = pytest.mark.slow
+
 METHODS = {
     "sgd": {"head": "sgd", "loss": "sigmoid", "batch_size": 64, "epochs": 2},
     "nonprivate": {"head": "nonprivate"},

@@ -16,6 +16,8 @@ from dpprobe.results.network_record import STATE_FILE, NetworkRecord
 
 from .conftest import Template, Workspace, contents
 
+pytestmark = pytest.mark.slow
+
 VIT = {
     "family": "timm",
     "model": "test_vit",

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -15,6 +16,8 @@ from dpprobe.release.predict import Predictor
 from tests.support.refusals import change_values
 
 from .conftest import Workspace
+
+pytestmark = pytest.mark.slow
 
 STUDY: dict[str, Any] = {
     "study": "joined",

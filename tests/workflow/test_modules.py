@@ -22,6 +22,8 @@ from tests.support.programs import run_program
 
 from .conftest import SMALL, TIMEOUT, WarmPython, copy_code, count_rules, on_cluster
 
+pytestmark = pytest.mark.slow
+
 # Only non-private heads, which need no noise.
 TINY: dict[str, Any] = SMALL | {
     "study": "tiny",

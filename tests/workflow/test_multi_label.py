@@ -19,6 +19,8 @@ from dpprobe.files.json_files import read_json
 
 from .conftest import Workspace
 
+pytestmark = pytest.mark.slow
+
 LABELS = ("even", "five_or_more", "has_a_hole")
 HOLES = (0, 6, 8, 9)
 TRAIN_ROWS = 1400

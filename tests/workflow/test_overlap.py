@@ -6,10 +6,13 @@ import json
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 from tests.support.digits_file import digits_file
 
 from .conftest import PREPARED, Template, Workspace
+
+pytestmark = pytest.mark.slow
 
 
 def test_what_is_found_stands_in_the_statement(

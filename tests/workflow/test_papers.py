@@ -14,6 +14,8 @@ from dpprobe.files.json_files import read_json
 
 from .conftest import Workspace
 
+pytestmark = pytest.mark.slow
+
 CLIP = "results/features/pets/clip/text.safetensors"
 STUDY: dict[str, Any] = {
     "study": "pets",

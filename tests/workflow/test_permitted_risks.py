@@ -6,10 +6,14 @@ import copy
 import csv
 from typing import Any
 
+import pytest
+
 from dpprobe.files.json_files import read_json
 from dpprobe.privacy.risk import Risk
 
 from .conftest import SMALL, Workspace
+
+pytestmark = pytest.mark.slow
 
 ADVANTAGE = {"advantage": 0.2}
 RATE = {"true_positives": 0.02, "at": 0.001}

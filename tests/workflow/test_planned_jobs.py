@@ -26,6 +26,8 @@ from tests.support.programs import run_program
 
 from .conftest import WarmPython
 
+pytestmark = pytest.mark.slow
+
 RECORD = REPOSITORY / "tests/stored/planned_jobs.json"
 # Planning these needs tables with as many rows as the real ones.
 LEFT_OUT = {

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dpprobe.files.logs import LASTING
 
 from .conftest import (
@@ -19,6 +21,8 @@ from .conftest import (
     wait_until,
     write_scripts,
 )
+
+pytestmark = pytest.mark.slow
 
 # Runs the job at once, but returns long after the job's end.
 SBATCH = """

@@ -10,6 +10,8 @@ from dpprobe.files.json_files import read_json
 
 from .conftest import Workspace
 
+pytestmark = pytest.mark.slow
+
 TINY = {
     "family": "timm",
     "model": "vit_tiny_patch16_224",

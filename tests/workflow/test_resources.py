@@ -22,6 +22,8 @@ from tests.support.programs import run_program
 from .conftest import PREPARED, TIMEOUT, Template, WarmPython, Workspace, write_scripts
 from .test_fine_tuning import NETWORK, VIT
 
+pytestmark = pytest.mark.slow
+
 # Records the properties of a job, and refuses the job.
 RECORDER = """
 sed -n 's/^# properties = //p' "$1" >>properties.txt

@@ -14,6 +14,8 @@ from dpprobe.results.search_record import SearchRecord
 from .conftest import Workspace
 from .test_fine_tuning import FEW_DIGITS, VIT
 
+pytestmark = pytest.mark.slow
+
 NETWORK = {"head": "fine_tune", "tune": "head", "batch_size": 16, "steps": 2}
 RATES = {"learning_rate": [0.1, 0.5, 2.0]}
 

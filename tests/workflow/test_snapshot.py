@@ -15,6 +15,8 @@ from dpprobe.files.json_files import parse_values
 
 from .conftest import PREPARED, Template, WarmPython, Workspace, copy_code, on_cluster
 
+pytestmark = pytest.mark.slow
+
 # Runs each job at once; after the first training job, runs the test's edit.
 SUBMIT = """
 {job} >>jobs.log 2>&1

@@ -10,7 +10,10 @@ import pytest
 
 from .conftest import WarmPython, Workspace, contents, copy_code, on_cluster
 
-pytestmark = pytest.mark.skipif(shutil.which("rsync") is None, reason="the plugin needs rsync")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("rsync") is None, reason="the plugin needs rsync"),
+]
 
 # Runs a job in an empty folder, with the sources and the snapshot that Snakemake provides. Jobs run
 # one by one in a folder of fixed name, so rules are compiled only once.

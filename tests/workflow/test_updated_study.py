@@ -31,6 +31,8 @@ from tests.conftest import REPOSITORY
 
 from .conftest import Workspace, contents, count_rules
 
+pytestmark = pytest.mark.slow
+
 ARCHIVE = REPOSITORY / "tests/stored/studies/429d023c.tar.xz"
 STATEMENT = 6  # version of this stage when the archive was made
 SECOND = {

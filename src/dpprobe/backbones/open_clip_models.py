@@ -132,8 +132,12 @@ class Options(NetworkOptions):
         local_folders.check_folder(
             self.model, local_folders.OPEN_CLIP_CONFIG, weights=self.pretrained is not False
         )
-        known = known_models()
-        if known is None or ":" in self.model:
+        if (known := known_models()) is not None:
+            self.check_name(known)
+
+    def check_name(self, known: Mapping[str, KnownModel]) -> None:
+        """Checks the model's name, tag and activation against a list; skips folders and the Hub."""
+        if ":" in self.model:
             return
         model = known.get(self.architecture)
         if model is None:
@@ -236,6 +240,26 @@ def known_models() -> dict[str, KnownModel] | None:
         pairs = (tag.partition(":") for tag in tags)
         models[name] = KnownModel(activation, {tag: trained for tag, _, trained in pairs})
     return models
+
+
+def _ask_open_clip() -> dict[str, KnownModel]:
+    """Lists the models of the installed open_clip."""
+    import open_clip
+    from open_clip.pretrained import list_pretrained_tags_by_model
+
+    def read_activation(config: Mapping[str, Any]) -> str:
+        return _name_activation(bool(config.get("quick_gelu")))
+
+    return {
+        name: KnownModel(
+            read_activation(open_clip.get_model_config(name)),
+            {
+                tag: read_activation(open_clip.get_pretrained_cfg(name, tag))
+                for tag in list_pretrained_tags_by_model(name)
+            },
+        )
+        for name in open_clip.list_models()
+    }
 
 
 def _has_own_tokenizer(architecture: str) -> bool:
@@ -459,6 +483,8 @@ def _create_model(options: Options, *, shapes_on: str | None = None) -> Any:
 
     from dpprobe.backbones.network_forward import one_line  # slow import: torch
 
+    if known_models() is None:
+        options.check_name(_ask_open_clip())
     views = options.preprocessing
     overrides: dict[str, Any] = views.model_dump(
         exclude_none=True, include={"interpolation", "resize_mode"}

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dpprobe.backbones import network_forward
     from dpprobe.backbones.image_preprocessing import Mode
 
-# A file with timm's version, architectures and tags, which test_network_forward.py updates.
+# A file with timm's version, architectures and tags, which test_timm_models.py updates.
 ARCHITECTURES = Path(__file__).with_name("timm_models.txt")
 # Marks an old name in the list of tags; timm replaces it by another name with a tag.
 DEPRECATED = "*"
@@ -444,8 +444,8 @@ def _call_timm(options: Options, **arguments: Any) -> Any:
     if "mlp_layer" in arguments:
         arguments["mlp_layer"] = getattr(timm.layers, arguments["mlp_layer"])
     shapes = not arguments.get("pretrained")
-    require_files(f for f in list_hub_files(options) if f.part == "config" or not shapes)
     try:
+        require_files(f for f in list_hub_files(options) if f.part == "config" or not shapes)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # equal random weights for every shard
             model = timm.create_model(local_folders.expand_name(options.model), **arguments)
@@ -473,10 +473,16 @@ def _explain_tag(architecture: str, tag: str, tags: Sequence[str]) -> str:
 
 
 def _explain_fault(options: Options, said: str) -> str | None:
-    """Explains a tag or an argument that timm does not know; None for other errors."""
+    """Explains a name, tag or argument that timm does not know; None for other errors."""
+    import timm
+
     architecture, _, tag = options.model.partition(".")
+    if said.startswith("Unknown model ("):
+        remedy = suggest_names(architecture, timm.list_models())
+        return f"model: timm has no model {architecture!r}; {remedy}"
     if tag and said.startswith("Invalid pretrained tag"):
-        return _explain_tag(architecture, tag, (known_architectures() or {}).get(architecture, ()))
+        tags = [name.partition(".")[2] for name in timm.list_pretrained(f"{architecture}.*")]
+        return _explain_tag(architecture, tag, tags)
     refused = re.search(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", said)
     if refused is None or refused[2] not in options.model_args:
         return None

@@ -177,15 +177,20 @@ def _make_options(keys: Mapping[str, Any]) -> BackboneOptions:
 
 def _find_model(path: Path) -> str:
     """Returns the longest name of a timm model that is a prefix of the file's name."""
-    known = known_architectures() or {}
-    stem = path.name.lower()
-    names = [name for name in known if stem.startswith(name.lower())]
-    if not names:
+    known = known_architectures()
+    if known is None:
+        import timm  # slow import: torch
+
+    is_model = timm.is_model if known is None else known.__contains__
+    stem = path.name.lower().partition(".")[0]  # in timm, a tag of weights follows the dot
+    starts = (stem[:end] for end in range(len(stem), 0, -1))
+    model = next(filter(is_model, starts), None)
+    if model is None:
         raise ConfigError(
             f"--checkpoint {path}: its name does not begin with the name of a timm model; "
             "name the network with --model, such as --model resnet50"
         )
-    return max(names, key=len)
+    return model
 
 
 def _find_fetched() -> str | None:

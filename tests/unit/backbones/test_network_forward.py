@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -45,13 +44,6 @@ from tests.support.backbones import smooth_noise as smooth
 PIXELS: dict[str, Any] = {"family": "pixels"}
 SCATTERING: dict[str, Any] = {"family": "scattering", "size": 8}
 TINY: dict[str, Any] = {"family": "timm", "model": "test_vit", "pretrained": False}
-
-
-def renew_list(file: Path, wanted: str) -> None:
-    """Compares a stored list of a library's models; RENEW=1 rewrites it."""
-    if os.environ.get("RENEW"):
-        file.write_text(wanted, encoding="utf-8")
-    assert file.read_text(encoding="utf-8") == wanted, f"run this test with RENEW=1 for {file.name}"
 
 
 MODELS = ("test_vit", "test_resnet", "test_efficientnet", "test_byobnet")
@@ -166,6 +158,7 @@ def test_checkpoint_is_loaded_and_named_by_its_hash(checkpoint: Path) -> None:
     torch.testing.assert_close(run(backbone, picture), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 @pytest.mark.parametrize(
     "model",

@@ -26,9 +26,8 @@ from dpprobe.backbones.options import BackboneOptions
 from dpprobe.backbones.registry import backbone_options
 from dpprobe.errors import ConfigError
 from tests.support import tiny_clip
-from tests.support.backbones import run
+from tests.support.backbones import renew_list, run
 from tests.support.backbones import smooth_noise as noise
-from tests.unit.backbones.test_network_forward import renew_list
 
 CPU = Runtime(device="cpu")
 
@@ -190,6 +189,8 @@ def test_a_tag_s_own_preprocessing_is_taken(
     known = {"url": "", "mean": (0.1, 0.2, 0.3), "interpolation": "bilinear", "quick_gelu": True}
     monkeypatch.setattr(factory, "get_pretrained_cfg", lambda _model, _tag: known)
     monkeypatch.setattr(factory, "download_pretrained", lambda *_, **__: str(checkpoint))
+    tags = "open_clip.pretrained.list_pretrained_tags_by_model"
+    monkeypatch.setattr(tags, lambda _model: ["some_tag"])
     fetched = loading.load_backbone(options(model="tiny-quickgelu.some-Tag"), runtime=CPU)
     assert fetched.preprocessing["mean"] == [0.1, 0.2, 0.3]
     assert fetched.preprocessing["interpolation"] == "bilinear"
@@ -270,14 +271,18 @@ def test_options_that_choose_no_weights_or_two_are_refused(
     ],
 )
 def test_names_and_activations_are_compared_with_the_list(
-    values: dict[str, Any], said: str | None
+    values: dict[str, Any], said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = options(**values)
     if said is None:
         chosen.check_files()
-    else:
-        with pytest.raises(ConfigError, match=said):
-            chosen.check_files()
+        return
+    with pytest.raises(ConfigError, match=said):
+        chosen.check_files()
+    monkeypatch.setattr(open_clip_models, "known_models", lambda: None)
+    chosen.check_files()
+    with pytest.raises(ConfigError, match=said):  # another version is asked when it is loaded
+        loading.load_backbone(chosen, runtime=CPU)
 
 
 @pytest.mark.parametrize(
@@ -309,6 +314,7 @@ def test_text_is_read_where_its_tokenizer_runs(
     assert set(asked) <= {"open_clip", "transformers"}
 
 
+@pytest.mark.slow
 def test_models_whose_tokenizer_is_open_clips_read_text_without_another_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

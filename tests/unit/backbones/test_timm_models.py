@@ -27,7 +27,7 @@ from dpprobe.backbones.registry import backbone_options
 from dpprobe.backbones.timm_models import list_hub_files, read_stated_config
 from dpprobe.errors import ConfigError, PrivacyError
 from dpprobe.privacy.private_mark import mark_metadata
-from tests.support.backbones import load, noise, run
+from tests.support.backbones import load, noise, renew_list, run
 
 VIT: dict[str, Any] = {"family": "timm", "model": "test_vit"}
 RANDOM = VIT | {"pretrained": False}
@@ -102,6 +102,33 @@ def test_names_are_compared_with_timms_list(
         else:
             with pytest.raises(ConfigError, match=f"model: timm has {said}"):
                 chosen.check_files()
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("test_vitt", "no model 'test_vitt'; write test_vit or "),
+        ("qqqqqqqq", "no model 'qqqqqqqq'; correct it$"),
+        ("test_vit.r160_in1l", "no weights 'r160_in1l' of test_vit; write r160_in1k: it has r160"),
+    ],
+)
+def test_timm_of_another_version_explains_its_names(
+    monkeypatch: pytest.MonkeyPatch, model: str, said: str
+) -> None:
+    monkeypatch.setattr(timm_models, "known_architectures", lambda: None)
+    options(model=model).check_files()
+    with pytest.raises(ConfigError, match=f"model: timm has {said}"):
+        load(family="timm", model=model)
+
+
+def test_the_list_of_architectures_is_timms() -> None:
+    listed: dict[str, list[str]] = {name: [] for name in timm.list_models()}
+    for weights in timm.list_pretrained():
+        name, _, tag = weights.partition(".")
+        listed[name].append(tag)
+    listed |= {name: [timm_models.DEPRECATED] for name in timm.models._registry._deprecated_models}
+    lines = [" ".join([name, *sorted(tags)]) for name, tags in sorted(listed.items())]
+    renew_list(timm_models.ARCHITECTURES, "\n".join([f"timm {timm.__version__}", *lines]) + "\n")
 
 
 @pytest.mark.parametrize(

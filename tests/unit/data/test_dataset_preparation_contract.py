@@ -487,6 +487,7 @@ def test_a_class_without_test_rows_and_embedding_are_up_to_the_options(
     assert all(image.data for image in read.read_images(0, read.rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "name"), CASES)
 def test_tables_have_the_rows_of_their_source(
     source: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

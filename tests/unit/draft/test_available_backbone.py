@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import timm
@@ -127,6 +128,8 @@ def test_a_checkpoint_s_network_is_the_longest_name_of_timm(
     starts = (stem[:end] for end in range(len(stem), 0, -1))
     longest = next(start for start in starts if timm.is_model(start))  # or an older name
     assert available_backbone._find_model(Path("some", file)) == longest
+    with patch.object(available_backbone, "known_architectures", return_value=None):
+        assert available_backbone._find_model(Path("some", file)) == longest, "another version"
 
 
 def test_a_network_of_the_hub_gets_a_name_that_a_study_may_have(folder: Desk) -> None:

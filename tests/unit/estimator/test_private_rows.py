@@ -74,6 +74,7 @@ def count_right_guesses(folder: Path, epsilon: float, *, own_rows: bool) -> int:
     return int((guesses == members).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "most"), [(0.1, 60), (1.0, 70)])
 def test_membership_attack_on_a_public_covariance(
     epsilon: float, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -91,6 +91,7 @@ def workers_left() -> int:
     return sum(not type(child).__module__.startswith("joblib.") for child in children)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [[], [0, 1]])
 @pytest.mark.parametrize(("batch_size", "threads"), [(16, 1), (40, 3), (256, 5)])
 def test_a_device_gives_the_features_of_the_processor(
@@ -353,6 +354,7 @@ print({name.partition(".")[0] for name in {*sys.modules} - before} - {"PIL"})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [VIT, {"family": "open_clip", "model": "RN50", "pretrained": False}],

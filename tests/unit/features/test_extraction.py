@@ -231,6 +231,7 @@ def noise(seed: int, size: int = 40) -> bytes:
     return encode(Image.fromarray(values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [[], [0, 1, 2]])
 def test_a_network_gives_the_same_bits_on_any_number_of_threads(
     tmp_path: Path, layers: list[int]

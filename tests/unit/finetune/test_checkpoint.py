@@ -46,6 +46,7 @@ CASES += [
 ]
 
 
+@pytest.mark.slow
 def test_a_training_killed_again_and_again_is_one_that_was_not(tmp_path: Path) -> None:
     """The killed cases differ in their state: momentum, moments, averages, units, single rows."""
     cases = [*CASES[1:3], *CASES[-2:]]
@@ -94,6 +95,7 @@ def stopped_after(folder: Path, step: int, **values: Any) -> Checkpoints:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam", "lamb"])
 @pytest.mark.parametrize("average", ["last", "mean", "ema"])
 @pytest.mark.parametrize("batch_size", [8, "full"])

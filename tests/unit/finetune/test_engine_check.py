@@ -79,6 +79,7 @@ def test_networks_pass(precision: str, sigmoid: bool, views: int) -> None:
 NETWORKS = ["mobilenetv2_100", "resnet26", "test_convnext", "test_nfnet", "test_vit"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])

@@ -167,6 +167,7 @@ def input_shape(backbone: Backbone, block: nn.Module) -> tuple[int, ...]:
     return tuple(seen[0][1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("augment", [None, {"views": 2}])
 @pytest.mark.parametrize("kind", TINY)
 def test_what_is_trained_are_the_library_s_parameters_by_their_kind(

@@ -49,6 +49,7 @@ def both(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam", "lamb"])
 @pytest.mark.parametrize("batch_size", [7, 1, "full"])
 @pytest.mark.parametrize("steps", [1, 10, 100])

@@ -114,6 +114,7 @@ def test_two_processes_train_the_network_of_one(on_two: Path, number: int) -> No
         assert found == pytest.approx(wanted, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_torchrun_starts_the_same_training(on_two: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "2", "-m", "tests.support.shared_training"]
@@ -161,6 +162,7 @@ def test_one_process_makes_a_private_release_for_all(on_two: Path) -> None:
     assert told == [{"made": {"made by": 0}, "calls": calls} for calls in (1, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_forked")
 def test_a_process_that_hangs_ends_the_job(tmp_path: Path) -> None:
     work = partial(train_and_fail, folder=tmp_path, case=CASES[2], how="hangs")
@@ -180,6 +182,7 @@ def test_ctrl_c_leaves_the_end_of_the_ranks_to_their_parent(tmp_path: Path) -> N
     assert len(list(tmp_path.glob("*.pid"))) == 2
 
 
+@pytest.mark.slow
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     """The processes start as in a job, each with its own Python."""
     program = (

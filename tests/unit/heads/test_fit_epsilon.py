@@ -118,6 +118,7 @@ def correct_of(head: str, kind: str, epsilon: float, cache: Path) -> np.ndarray[
     return np.asarray(100.0 * (score_rows(heads, data.test).argmax(2) == data.test_labels.numpy()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cnn", "vit", "digits"])
 @pytest.mark.parametrize("head", HEADS)
 def test_more_epsilon_is_never_worse(head: str, kind: str, tmp_path: Path) -> None:

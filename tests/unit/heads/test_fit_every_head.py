@@ -155,6 +155,7 @@ def added(large_store: Path, small_store: Path, repository: Path) -> tuple[dict[
     return dict(map(json.loads, result.stdout.splitlines())), result.stderr
 
 
+@pytest.mark.slow
 @EVERY
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
 def test_a_store_is_trained_on_without_being_held_in_memory(head: str, added: Any) -> None:

@@ -119,6 +119,7 @@ def check_file(bundle: Path, exported: Exported) -> None:
         np.testing.assert_allclose(given_values / scale, wanted / scale, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_file_gives_the_probabilities_of_the_release(tmp_path: Path, case: str) -> None:
     backbone, given = CASES[case]

@@ -473,6 +473,7 @@ def _numbers(value: Any) -> set[int]:
     return {value} if isinstance(value, int) and not isinstance(value, bool) else set()
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_step_leaves_no_second_head_and_no_unbooked_draw(
     tmp_path: Path, repository: Path
 ) -> None:

@@ -162,6 +162,7 @@ class Drawn:
 
 
 # The last seed has all methods, three datasets and few cells.
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(10), 11, 38])
 def test_every_study_is_shown(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(declaration.FORMATS, "figure", ("svg",))

@@ -72,6 +72,7 @@ def test_every_entry_is_whole_and_its_name_is_known(name: str) -> None:
     assert completed.catalog == name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(TIMM) - SLOW))
 def test_timm_s_sizes_and_pooling(name: str) -> None:
     """Repositories of the Hub are built with the architecture that their configuration names."""

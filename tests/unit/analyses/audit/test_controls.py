@@ -135,6 +135,7 @@ def test_a_right_mechanism_is_looked_at_twice_at_half_of_the_error(
         assert cell.attack_control(right, "test")[1]["caught"] == (share < 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*SEVEN, *OTHERS])
 def test_every_control_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = named_cell(name, monkeypatch, 5)

@@ -503,6 +503,7 @@ def test_other_data_stop_a_site_between_two_rounds(tmp_path: Path) -> None:
         sites[0].task().run()
 
 
+@pytest.mark.slow
 def test_a_site_that_dies_at_any_step_continues_with_the_same_message(tmp_path: Path) -> None:
     """SIGKILL before any kind of disk change: the rerun sends the same bytes and books once.
 
