@@ -384,7 +384,8 @@ def curve_metrics(path: Path) -> list[MetricValue]:
     result = []
     for column in ("train_loss", "test_accuracy", "test_auc"):
         # The mean is NaN if a seed diverged; pandas would otherwise ignore the seed.
-        means = table.groupby("step")[column].agg(lambda seeds: seeds.mean(skipna=False)).dropna()
+        by_step = table[column].astype(float).groupby(table["step"])
+        means = by_step.agg(lambda seeds: seeds.mean(skipna=False)).dropna()
         result += [
             (f"curve/{column}", _round_value(value), int(step)) for step, value in means.items()
         ]
