@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -179,14 +180,14 @@ def _trace_model(
     return model
 
 
-def _forget_sources(model: onnx.ModelProto) -> None:
-    """Removes the names of source files, which contain paths of this machine."""
-    parts: list[Any] = [*model.graph.input, *model.graph.output]
-    for graph in (model.graph, *model.functions):
-        parts += [graph, *graph.node, *graph.value_info, *getattr(graph, "initializer", ())]
-    for part in parts:
-        part.ClearField("doc_string")
-        del part.metadata_props[:]
+def _forget_sources(part: Any) -> None:
+    """Removes the names of source files, which contain paths of this machine, also in subgraphs."""
+    for field, value in part.ListFields():
+        if field.name in ("doc_string", "metadata_props"):
+            part.ClearField(field.name)
+        elif field.message_type is not None:
+            for inner in value if isinstance(value, Sequence) else [value]:
+                _forget_sources(inner)
 
 
 def _describe_model(model: onnx.ModelProto, predictor: Predictor) -> None:

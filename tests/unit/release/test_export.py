@@ -180,6 +180,23 @@ def test_a_file_says_nothing_of_this_machine(
     assert opsets[""] == exported.opset
 
 
+def test_names_of_source_files_are_removed_from_subgraphs_too() -> None:
+    """Exporters put the body of a loop or a function into an attribute of a node."""
+    place = "File /home/me/model.py"
+    inner = onnx.helper.make_node("Abs", ["x"], ["y"], doc_string=place)
+    inner.metadata_props.add(key="stack_trace", value=place)
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1], doc_string=place)
+    body = onnx.helper.make_graph([inner], "body", [value], [], doc_string=place)
+    loop = onnx.helper.make_node("Loop", ["", ""], ["y"], body=body)
+    function = onnx.helper.make_function("d", "f", ["x"], ["y"], [inner], [])
+    graph = onnx.helper.make_graph([loop], "whole", [value], [value])
+    model = onnx.helper.make_model(graph, functions=[function])
+    assert model.SerializeToString().count(place.encode()) == 8
+    export._forget_sources(model)
+    assert place.encode() not in model.SerializeToString()
+    assert model.graph.node[0].attribute[0].g.node[0].op_type == "Abs"
+
+
 def test_features_are_rounded_in_the_file(tmp_path: Path) -> None:
     """The file's scores are much closer to those of rounded features than to exact ones."""
     loud: dict[str, Any] = {"head": head("none"), "link": "none", "scale": 100.0}
