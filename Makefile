@@ -91,15 +91,14 @@ slurm-test: $(READY)
 
 # Needs a Python 3.11, the oldest that is supported.
 LOWEST := build/lowest_environment
-LOWEST_TESTS := tests/unit/privacy tests/unit/estimator tests/unit/results
 test-lowest: $(READY)
 	$(BIN)/uv venv --quiet --clear --no-python-downloads --python 3.11 $(LOWEST)
 	$(BIN)/uv pip compile --quiet --resolution lowest-direct --python-version 3.11 --extra all --no-header --no-annotate \
 		pyproject.toml -o $(LOWEST)/lowest.txt
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python -r $(LOWEST)/lowest.txt
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST)/lowest.txt \
-		hypothesis packaging psutil pytest pytest-xdist
-	PYTHONPATH=src $(LOWEST)/bin/python -m pytest -n $(CORES) --dist loadfile $(LOWEST_TESTS)
+		fairlearn hypothesis packaging psutil pytest pytest-xdist rocrate
+	PYTHONPATH=$(CURDIR)/src $(LOWEST)/bin/python -m pytest -n $(CORES) --dist loadfile -m "not slow and not locked" tests/unit
 
 # In front of the environment's packages stands the oldest Snakemake that pyproject.toml allows.
 OLDEST := build/snakemake_oldest

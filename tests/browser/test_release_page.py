@@ -44,7 +44,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_opens_offline_without_a_complaint(
+def test_the_page_opens_offline_without_errors(
     pages: dict[str, Path], browser: Any, kind: str
 ) -> None:
     text = open_page(browser, pages[kind].as_uri(), "The best possible attack")

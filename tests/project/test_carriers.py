@@ -53,7 +53,7 @@ def turns(repository: Path) -> ModuleType:
     return load_script(repository / "integrations/nvflare/dpprobe_nvflare/turns.py")
 
 
-def test_what_sites_write_is_carried_and_nothing_else(turns: ModuleType, tmp_path: Path) -> None:
+def test_only_messages_of_sites_are_carried(turns: ModuleType, tmp_path: Path) -> None:
     exchange = open_exchange(tmp_path, "east")
     exchange.folder.mkdir()
     names = {offer_path(exchange.folder, "east").name, exchange.message_path(12, "east").name}

@@ -186,7 +186,7 @@ def test_a_run_that_made_no_record_is_known_by_its_snapshot(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("inner", ["data", "data/linked", "results", "results/cells"])
-def test_nothing_behind_a_link_is_removed(tmp_path: Path, inner: str) -> None:
+def test_cleaning_does_not_follow_links(tmp_path: Path, inner: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     files = {**OF_THE_DEFAULT_STUDY, **OF_OTHERS}
     fill(elsewhere, {f"{inner}/{name.partition('/')[2]}": text for name, text in files.items()})

@@ -35,7 +35,9 @@ def instructions(text: str) -> list[tuple[str, str]]:
     return [(word, rest.strip()) for word, _, rest in rows]
 
 
-def test_packages_are_those_of_make_environment(instructions: list[tuple[str, str]]) -> None:
+def test_the_image_has_the_packages_of_make_environment(
+    instructions: list[tuple[str, str]],
+) -> None:
     """Packages are installed only by `make environment`, which uses the locks and their hashes."""
     (made,) = [rest for word, rest in instructions if word == "RUN" and "make environment" in rest]
     assert "VENV=/opt/venv ${TORCH_INDEX:+TORCH_INDEX=${TORCH_INDEX}}" in made
@@ -67,7 +69,7 @@ def test_the_base_is_pinned_by_its_digest_and_has_the_python_of_the_conda_file(t
     assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${BASE}"}
 
 
-def test_what_is_left_out_is_not_tracked(repository: Path) -> None:
+def test_files_left_out_of_the_image_are_untracked(repository: Path) -> None:
     """Leaving out a tracked file would mark the version as edited; runs read only tracked files."""
     if not (repository / ".git").exists():
         pytest.skip("needs a clone, whose files git lists")
@@ -113,7 +115,7 @@ def test_a_copy_without_a_history_is_refused_before_anything_is_fetched(
     assert "an archive of git" in refused(clone)
 
 
-def test_every_rule_runs_in_the_image_where_it_is_asked_for(repository: Path) -> None:
+def test_every_rule_can_run_in_the_image(repository: Path) -> None:
     snakefile = (repository / "Snakefile").read_text(encoding="utf-8")
     # only rules that are included later get the image
     assert snakefile.index("container: IMAGE") < snakefile.index("\ninclude: ")

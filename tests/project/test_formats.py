@@ -115,7 +115,7 @@ def test_the_page_has_every_format_and_its_version() -> None:
     assert {kind: version for kind, (version, _) in documented().items()} == code
 
 
-def test_every_version_that_is_kept_is_stored() -> None:
+def test_a_file_of_every_kept_version_is_stored() -> None:
     page = documented()
     kept = {f"{FOLDERS[kind]}-{version}" for kind in FOLDERS for version in page[kind][1]}
     folders = {path.name for path in STORED.iterdir() if path.is_dir()}

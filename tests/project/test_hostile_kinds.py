@@ -491,7 +491,7 @@ def test_keys_that_stand_twice(tmp_path: Path, text: str) -> None:
         ('a: !!int "017"', "15"),
     ],
 )
-def test_numbers_of_another_base_are_told(tmp_path: Path, text: str, value: str) -> None:
+def test_numbers_in_another_base_are_reported(tmp_path: Path, text: str, value: str) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(f"study: a\n{text}\n")
     with pytest.raises(ConfigError, match=rf"a\.yaml:2: .*YAML reads this number as {value}; "):

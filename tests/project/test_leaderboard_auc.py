@@ -27,7 +27,7 @@ def plain_area(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_the_area_is_that_of_all_pairs(several: bool) -> None:
+def test_the_auc_equals_the_share_of_ordered_pairs(several: bool) -> None:
     random = np.random.default_rng(5)
     scores = random.normal(size=(60, 4)).round(1)
     shape, top = ((60, 4), 2) if several else (60, 4)

@@ -112,7 +112,7 @@ def test_a_dry_run_is_a_summary(
         assert last.endswith("add -p; to run the jobs, leave out -n")
 
 
-def test_a_dry_run_says_more_or_less_as_it_is_told(
+def test_verbosity_options_change_a_dry_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["snakemake", "-n", "--quiet", "rules"])
@@ -128,7 +128,7 @@ def test_a_dry_run_says_more_or_less_as_it_is_told(
     assert not plugin.is_quiet_typed(["-n", "quiet"])
 
 
-def test_a_long_wait_says_for_which_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_wait_names_its_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     handler = make_handler("rules", "host")
     for number in range(5):
         handler.handle(job_record(number, f"heads {number}"))
@@ -156,7 +156,7 @@ def start_job(handler: LogHandler, log: Path) -> float:
 
 
 @pytest.mark.parametrize("file", ["results/logs/train/digits.log", "logs/slurm/train/digits/7.log"])
-def test_what_a_job_elsewhere_waits_for_is_told(
+def test_reasons_of_waiting_jobs_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: str
 ) -> None:
     """On Slurm, warnings are only in the job's log, which nobody reads during a silent run."""
@@ -183,7 +183,7 @@ def test_what_a_job_elsewhere_waits_for_is_told(
     handler.close()
 
 
-def test_a_full_disk_is_told_while_jobs_wait(
+def test_a_full_disk_is_reported_while_jobs_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Even logs cannot be written then, so the handler checks the disk itself."""
@@ -202,7 +202,7 @@ def test_a_full_disk_is_told_while_jobs_wait(
 
 
 @pytest.mark.parametrize("dry", [True, False])
-def test_a_dry_run_says_what_each_job_asks_for(
+def test_a_dry_run_lists_resources_of_each_job(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, dry: bool
 ) -> None:
     monkeypatch.setattr("sys.argv", ["snakemake"])
@@ -286,7 +286,7 @@ ERRORS = (
 
 
 @pytest.mark.parametrize(("kind", "text", "told"), ERRORS)
-def test_what_snakemake_says_in_many_lines_is_told_in_one(
+def test_long_messages_of_snakemake_become_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, text: str, told: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -312,7 +312,7 @@ def test_what_snakemake_says_in_many_lines_is_told_in_one(
         (None, "--configfile lesion.yaml: no such file; correct it, as in lesions.yaml"),
     ],
 )
-def test_a_study_that_snakemake_cannot_read_is_told_in_one_line(
+def test_an_unreadable_study_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | str | None, told: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -17,7 +17,7 @@ from tests.support.catalog_fixtures import BUILDERS, Place
 
 
 @pytest.mark.parametrize("name", ["medical_fine_tuning", "medical_fine_tuning_mimic"])
-def test_it_is_checked_whole(
+def test_all_studies_of_medical_fine_tuning_are_valid(
     name: str, tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (repository / f"config/{name}.yaml").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, repository: Path) -> ModuleType:
     return mutants
 
 
-def test_each_fault_replaces_a_text_that_stands_once(bench: ModuleType, repository: Path) -> None:
+def test_each_fault_replaces_a_unique_text(bench: ModuleType, repository: Path) -> None:
     mutants = bench.read_mutants()
     assert len(mutants) >= 40
     modules = bench.read_modules(repository)
@@ -40,7 +40,7 @@ def test_a_text_must_stand_once(bench: ModuleType, repository: Path, text: str) 
 def test_a_test_that_is_not_there_is_an_error(bench: ModuleType, repository: Path) -> None:
     here = "project/test_mutants.py"
     for test, said in (
-        (f"{here}::test_a_fault_stands_once", None),
+        (f"{here}::test_each_fault_is_listed_once", None),
         (f"{here}::test_a_fault", "no test project/test_mutants.py::test_a_fault$"),
         ("project/test_mutant.py", "no test project/test_mutant.py$"),
     ):
@@ -52,7 +52,7 @@ def test_a_test_that_is_not_there_is_an_error(bench: ModuleType, repository: Pat
             bench.find_tests(mutant, repository)
 
 
-def test_a_fault_stands_once(bench: ModuleType, tmp_path: Path) -> None:
+def test_each_fault_is_listed_once(bench: ModuleType, tmp_path: Path) -> None:
     fault = {"fault": "f", "old": "a", "new": "b", "tests": ["test_mutants.py"]}
     path = tmp_path / "mutants.yaml"
     path.write_text(yaml.safe_dump([fault, fault]))

@@ -27,7 +27,7 @@ PLACES = (
 )
 
 
-def test_only_continuous_integration_names_a_folder_beside_the_checkout(repository: Path) -> None:
+def test_only_continuous_integration_names_a_neighbouring_folder(repository: Path) -> None:
     inside = (path for place in PLACES for path in (repository / place).rglob("*"))
     files = [path for path in (*repository.iterdir(), *inside) if path.is_file()]
     assert len(files) > 1000

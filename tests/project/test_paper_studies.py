@@ -58,7 +58,7 @@ def test_published_recipes_have_the_published_numbers(name: str) -> None:
         ("scatternet_cnn_mnist", "from_scratch", 60_000, 1024, 1.35),
     ],
 )
-def test_tramer_and_boneh_s_noise_comes_out_at_epsilon_3(
+def test_tramer_and_bonehs_noise_has_epsilon_3(
     tmp_path: Path, name: str, method: str, rows: int, batch: int, noise: float
 ) -> None:
     study = study_of(name)

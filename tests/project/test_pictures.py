@@ -109,7 +109,7 @@ def test_the_pipeline_is_drawn_from_the_rules(repository: Path) -> None:
     assert picture == script.PICTURE.read_text(encoding="utf-8"), "run `make schema`"
 
 
-def test_snakemake_lists_every_rule_with_what_it_makes(repository: Path, tmp_path: Path) -> None:
+def test_every_rule_has_a_description(repository: Path, tmp_path: Path) -> None:
     words = ["--list", "--snakefile", repository / "Snakefile"]
     words += ["--configfile", repository / "config/scatternet_mnist.yaml"]
     listed = run_program(

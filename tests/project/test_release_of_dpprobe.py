@@ -69,7 +69,7 @@ def test_all_files_have_the_number(check: ModuleType) -> None:
     assert codemeta["description"] == project["description"]
 
 
-def test_what_a_person_has_to_write_is_a_fault(check: ModuleType, tmp_path: Path) -> None:
+def test_missing_release_texts_are_faults(check: ModuleType, tmp_path: Path) -> None:
     for name in check.PREPARED:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(REPOSITORY / name, tmp_path / name)
@@ -200,7 +200,7 @@ def test_a_tag_is_checked_as_the_workflow_does(
     assert checked(TAG) == [f"{commit}.edited", *faulty]
 
 
-def test_nothing_is_published_until_a_person_turns_it_on(jobs: dict[str, Any]) -> None:
+def test_publishing_is_off_by_default(jobs: dict[str, Any]) -> None:
     """An unset repository variable is empty, and only tags start a job."""
     off = {name for name, job in jobs.items() if job.get("if") == "vars.PUBLISH == 'true'"}
     assert off == {"build"}

@@ -144,7 +144,7 @@ def test_a_release_part_imports_no_other_part(imports: list[Import]) -> None:
     assert {(one, other) for one, other in pairs if other not in (one, "part")} == set()
 
 
-def test_an_import_within_a_function_says_why(repository: Path, imports: list[Import]) -> None:
+def test_an_import_within_a_function_has_a_reason(repository: Path, imports: list[Import]) -> None:
     """Only heavy libraries justify it; a comment says why, on it or above several such imports."""
     known = modules(repository)
     silent = []
@@ -215,7 +215,7 @@ DOORS = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_no_door_has_more_behind_it_than_its_limit(
+def test_entry_points_import_at_most_their_limit_of_lines(
     repository: Path, imports: list[Import], door: str
 ) -> None:
     known = modules(repository)

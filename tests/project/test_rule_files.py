@@ -45,7 +45,7 @@ IMPORTED = {path: list_imported(path.read_text()) for path in FILES}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_rule_file_imports_what_it_uses(path: Path) -> None:
+def test_rule_files_import_all_names_that_they_use(path: Path) -> None:
     used, anywhere = find_used(path.read_text()), {n for all_ in IMPORTED.values() for n in all_}
     assert sorted(IMPORTED[path]) == sorted(used & anywhere)
 

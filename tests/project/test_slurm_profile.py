@@ -186,7 +186,7 @@ def test_a_job_that_can_never_run_is_cancelled(slurm: Slurm, reason: str) -> Non
     assert slurm.calls("scancel") == ["scancel 17"]
 
 
-def test_a_job_that_somebody_holds_waits_and_is_told_once(slurm: Slurm) -> None:
+def test_a_held_job_is_reported_once(slurm: Slurm) -> None:
     slurm.says("squeue", line("PENDING", reason="JobHeldUser"))
     assert slurm.status() == ("running\n", "slurm: job 17 is held: JobHeldUser\n")
     assert slurm.status() == ("running\n", "")
@@ -194,7 +194,7 @@ def test_a_job_that_somebody_holds_waits_and_is_told_once(slurm: Slurm) -> None:
 
 
 @pytest.mark.parametrize("state", ENDED)
-def test_how_a_job_ended_is_told_with_what_to_write(slurm: Slurm, state: str) -> None:
+def test_a_jobs_end_is_reported_with_a_remedy(slurm: Slurm, state: str) -> None:
     slurm.says("squeue", line(state, reason="None"))
     said = f"slurm: job 17 (dpprobe.train.a): {state}, {ENDED[state]}\n"
     assert slurm.status() == ("failed\n", said)
@@ -231,7 +231,7 @@ def test_its_own_exit_code_decides(slurm: Slurm) -> None:
     assert slurm.status()[0] == "success\n"
 
 
-def test_what_an_earlier_job_of_the_same_id_wrote_is_not_believed(slurm: Slurm) -> None:
+def test_files_of_an_earlier_job_with_equal_id_are_ignored(slurm: Slurm) -> None:
     """Job ids repeat if slurmctld loses its state, or if a folder comes from another cluster."""
     slurm.says("squeue", line("PENDING"))
     for content in (f"0 {TOKEN[::-1]}\n", "0\n", ""):
@@ -326,7 +326,7 @@ def test_a_query_outlives_the_end_of_a_session(slurm: Slurm) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "running\n", "")
 
 
-def test_the_users_own_wishes_for_squeue_change_nothing(slurm: Slurm) -> None:
+def test_settings_of_squeue_have_no_effect(slurm: Slurm) -> None:
     (slurm.bin / "squeue").write_text('#!/bin/sh\nenv >"$(dirname "$0")/environment"\n')
     slurm.status(SQUEUE_PARTITION="gpu", SACCT_FORMAT="x", LOGNAME="somebody")
     seen = (slurm.bin / "environment").read_text()
@@ -391,7 +391,7 @@ def comment_of(call: str) -> str:
     return next(word for word in call.split() if word.startswith("--comment=")).partition("=")[2]
 
 
-def test_a_job_is_submitted_with_what_it_asks_for(slurm: Slurm) -> None:
+def test_a_job_is_submitted_with_its_resources(slurm: Slurm) -> None:
     slurm.says("sbatch", "18;cluster")
     result = slurm.start("submit.py", str(script(slurm)))
     assert result.stdout == "18\n", result.stderr
@@ -435,7 +435,7 @@ def test_devices_and_partitions_are_one_option_each(
 
 
 @pytest.mark.parametrize(("gpu", "limit"), [(0, "--cores 2 "), (1, "--cores 2 --resources gpu=1 ")])
-def test_a_group_uses_what_it_asked_for(slurm: Slurm, gpu: int, limit: str) -> None:
+def test_a_group_uses_its_requested_resources(slurm: Slurm, gpu: int, limit: str) -> None:
     """A single job uses its own threads; for a group, Snakemake would use all CPUs of a node."""
     asked = {"mem_mb": 500, "gpu": gpu}
     submitted(slurm, script(slurm, resources=asked))
@@ -470,7 +470,7 @@ def test_a_job_needs_nothing_in_the_folder_of_its_snakemake(slurm: Slurm, many: 
 
 
 @pytest.mark.parametrize("shown", [None, "(null)"])
-def test_what_an_earlier_run_left_is_taken_over(slurm: Slurm, shown: str | None) -> None:
+def test_jobs_of_an_earlier_run_are_adopted(slurm: Slurm, shown: str | None) -> None:
     """Takes over an identical job; notes in .snakemake/slurm replace comments that a site drops."""
     comment = left_behind(slurm, shown=shown)
     result = submitted(slurm, script(slurm))
@@ -516,7 +516,7 @@ LEFT_BEHIND: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("left", "wanted", "cancelled"), LEFT_BEHIND)
-def test_what_was_left_behind_is_cancelled_where_it_makes_a_file_that_is_asked_for(
+def test_leftover_jobs_that_write_requested_files_are_cancelled(
     slurm: Slurm, left: dict[str, Any], wanted: dict[str, Any], cancelled: bool
 ) -> None:
     """The next run has other groups with other names; jobs of another study are not cancelled.
@@ -574,7 +574,7 @@ FIRST_JOBS = [
 
 
 @pytest.mark.parametrize(("state", "code", "what", "taken"), FIRST_JOBS)
-def test_what_may_stand_for_a_new_job(
+def test_only_equal_running_jobs_are_adopted(
     slurm: Slurm, state: str, code: int | None, what: str, taken: bool
 ) -> None:
     for name in ("in", "out/a"):
@@ -605,9 +605,7 @@ def test_what_may_stand_for_a_new_job(
 
 
 @pytest.mark.parametrize("remembered", [True, False])
-def test_a_job_whose_files_another_has_made_since_stands_for_nothing(
-    slurm: Slurm, remembered: bool
-) -> None:
+def test_a_job_with_replaced_outputs_is_not_adopted(slurm: Slurm, remembered: bool) -> None:
     """The end of job 18 was never reported; then the study was changed, and changed back."""
     (slurm.folder / "out").mkdir()
     (slurm.folder / "out/a").touch()
@@ -711,7 +709,7 @@ def test_a_full_queue_is_waited_for_longer_than_an_outage(
 @pytest.mark.parametrize(
     ("disk", "cause"), [("size=4k", "No space left on device"), ("ro", "Read-only file system")]
 )
-def test_nothing_is_submitted_that_is_not_noted_down(slurm: Slurm, disk: str, cause: str) -> None:
+def test_every_submission_is_recorded_first(slurm: Slurm, disk: str, cause: str) -> None:
     space = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run([*space, "true"], check=False, capture_output=True).returncode:
         pytest.skip("the system gives no mount of one's own")
@@ -746,7 +744,7 @@ def test_a_job_that_could_not_be_noted_down_is_named_and_taken_over(slurm: Slurm
     assert len(slurm.calls("sbatch")) == 1
 
 
-def test_a_refusal_is_told_at_once(slurm: Slurm) -> None:
+def test_a_refusal_is_reported_immediately(slurm: Slurm) -> None:
     slurm.refuses("sbatch", "sbatch: error: invalid partition specified: nowhere")
     result = submitted(slurm, script(slurm))
     assert result.returncode == 1
@@ -862,9 +860,7 @@ SETTING = re.compile(
 @pytest.mark.parametrize(
     ("shards", "groups"), [(False, {"prices", "manifests", "plots"}), (True, {"extraction"})]
 )
-def test_what_the_profile_has_in_comments_works_without_the_signs(
-    slurm: Slurm, shards: bool, groups: set[str]
-) -> None:
+def test_commented_blocks_of_the_profile_work(slurm: Slurm, shards: bool, groups: set[str]) -> None:
     """Removes each comment sign and the space after it, for one of the two blocks of groups."""
     written = (PROFILE / "config.yaml").read_text()
     text, block = written.split("# This group extracts four short shards")

@@ -21,7 +21,7 @@ def read(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
 
 
-def test_the_catalog_finds_what_it_asks_for(repository: Path) -> None:
+def test_the_catalog_finds_standard_places(repository: Path) -> None:
     """Keys are from snakemake-workflow-catalog's source/docs/about/adding_workflows.md."""
     usage = read(repository / ".snakemake-workflow-catalog.yml")["usage"]
     assert usage["mandatory-flags"].keys() == {"desc", "flags"}

@@ -156,7 +156,7 @@ def test_a_zip_names_its_kind_and_the_code_that_made_it(stored: Stored) -> None:
 # use
 
 
-def test_it_verifies(stored: Stored) -> None:
+def test_stored_releases_verify(stored: Stored) -> None:
     report = stored.verify()
     assert failed(report) == []
     assert report.passed
@@ -172,9 +172,7 @@ def test_it_verifies(stored: Stored) -> None:
         assert outcomes["backbone"] is True
 
 
-def test_it_predicts_what_its_version_predicted(
-    stored: Stored, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stored_releases_predict_as_before(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(stored.folder)  # ids are file paths
     words = [*stored.about["inputs"], "--output", "now.csv", "--device", "cpu", *stored.weights]
     assert run_main(monkeypatch, "predict", stored.about["bundle"], *words) == 0
@@ -199,7 +197,9 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_passport_of_it_is_written(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passports_of_stored_releases_are_written(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, key = stored.folder / "passport", stored.locate("public_key")
     words: list[object] = ["--published", "2026-12-01", "--output", folder]
     words += ["--public-key", key] if key else []
@@ -227,7 +227,7 @@ def test_release_notes_compare_it_with_its_predecessor(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", zips_of(*FAMILIES), ids=name_zip)
-def test_its_onnx_file_predicts_the_same(
+def test_onnx_files_of_stored_releases_predict_the_same(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = unpack(path, tmp_path)

@@ -95,7 +95,7 @@ def call(*command: str | Path, here: Path, variables: Mapping[str, str] = VARIAB
     return done.stdout + done.stderr
 
 
-def test_the_wheel_holds_every_file_of_the_workflow(wheel: Path) -> None:
+def test_the_wheel_contains_every_file_of_the_workflow(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {item.filename: item.external_attr >> 16 for item in archive.infolist()}
     wanted = {
@@ -145,7 +145,9 @@ def test_a_source_distribution_makes_the_same_wheel_without_git(tmp_path: Path) 
         assert f"dpprobe/{SHIPPED}/Snakefile" in archive.namelist()
 
 
-def test_it_knows_its_version_and_its_files(wheel: Path, scripts: Path, tmp_path: Path) -> None:
+def test_an_installed_wheel_knows_its_version_and_files(
+    wheel: Path, scripts: Path, tmp_path: Path
+) -> None:
     code = (
         "import dpprobe, json; from dpprobe import code_version, resources;"
         "print(json.dumps([dpprobe.__version__, code_version.clone_commit(),"
@@ -205,9 +207,7 @@ def test_the_quickstart_runs_as_printed_and_its_release_is_used_elsewhere(
     assert len(re.findall(r"^vectors\.npy:\d+,.*,digits_v1,", table, re.MULTILINE)) == 450
 
 
-def test_the_notebook_installs_dpprobe_beside_the_torch_that_is_there(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_the_notebook_keeps_the_installed_torch(wheel: Path, tmp_path: Path) -> None:
     """The environment has all other packages, like Colab; pip gets wheels from a folder."""
     venv.create(tmp_path / "venv", with_pip=False)
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
@@ -266,9 +266,7 @@ DOORS = {
 }
 
 
-def test_the_core_alone_fits_verifies_and_predicts_and_names_each_missing_extra(
-    core: Path, tmp_path: Path
-) -> None:
+def test_the_core_works_and_names_missing_extras(core: Path, tmp_path: Path) -> None:
     unpack_release(tmp_path / "images", "images")
     said = call(core / "python", "-c", CORE_USE, *COMMANDS, *DOORS, here=tmp_path)
     (ended, there), _ = json.JSONDecoder().raw_decode(said, said.index("[[0, 0,"))
@@ -282,7 +280,7 @@ def test_the_core_alone_fits_verifies_and_predicts_and_names_each_missing_extra(
     ]
 
 
-def test_the_core_alone_verifies_the_public_release(core: Path) -> None:
+def test_the_core_verifies_the_public_release(core: Path) -> None:
     command = "dpprobe verify examples/chest_xray_v1"
     assert command in (REPOSITORY / "docs/verify.md").read_text()
     assert call(core / "dpprobe", *command.split()[1:], here=REPOSITORY).startswith("verified: ")
@@ -298,7 +296,7 @@ start_snakemake(sys.argv[1:])
 
 
 @pytest.mark.slow
-def test_a_study_in_a_folder_of_its_own(scripts: Path, wheel: Path, tmp_path: Path) -> None:
+def test_a_study_runs_from_any_folder(scripts: Path, wheel: Path, tmp_path: Path) -> None:
     """Runs all rules of the default study, with fewer cells.
 
     Its processes are forked from a Python of this environment that has imported libraries.

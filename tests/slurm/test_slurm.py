@@ -166,7 +166,7 @@ def test_slurmctld_killed_and_away(workspace: Workspace) -> None:
 
 
 @WITHOUT_DATABASE  # Slurm delays requeued jobs for two minutes
-def test_a_node_that_goes_down(workspace: Workspace) -> None:
+def test_a_failing_node_is_reported(workspace: Workspace) -> None:
     """Its processes die; Slurm requeues the jobs or reports failures, and all outputs are made."""
     cluster = workspace.cluster
     ended = " ".join(("test -e go.$SLURM_JOB_ID && exit 0; echo >>started;", GATE))
@@ -436,7 +436,7 @@ def test_short_shards_as_one_job(clone: Workspace) -> None:
 
 
 @WITHOUT_DATABASE
-def test_groups_of_a_killed_run_never_run_beside_those_of_the_next(workspace: Workspace) -> None:
+def test_groups_of_a_killed_run_are_cancelled_by_the_next(workspace: Workspace) -> None:
     """Both runs have the same jobs in different groups: none is taken over, all are cancelled."""
     tried = "echo $SLURM_JOB_ID >> tries-{0}; " + GATE
     names = [f"shard{index}" for index in range(4)]
@@ -572,7 +572,7 @@ def fill(path: Path) -> None:
 
 @COLD
 @WITHOUT_DATABASE
-def test_what_disturbs_a_run_leaves_no_trace(
+def test_disturbances_do_not_change_results(
     clone: Workspace, small_disk: Path, undisturbed: dict[str, str]
 ) -> None:
     """Suspends, requeues and cancels jobs, edits and deletes files, fills the disk, flips a byte.

@@ -83,7 +83,7 @@ def test_audits_are_made(audited: Workspace) -> None:
     check_audits(audited.directory / "results")
 
 
-def test_analyses_are_made_kept_and_shown(analysed: Workspace) -> None:
+def test_analyses_are_computed_once_and_shown(analysed: Workspace) -> None:
     results = analysed.directory / "results"
     check_rare_classes(results)
     tail = read_json(results / "long_tail/digits/pixels.json")
@@ -98,7 +98,7 @@ def test_analyses_are_made_kept_and_shown(analysed: Workspace) -> None:
     assert "Nothing to be done" in analysed.run(ANALYSED, *TARGETS).stdout
 
 
-def test_other_options_cost_what_they_change_alone(analysed: Workspace) -> None:
+def test_changed_options_rerun_only_their_analysis(analysed: Workspace) -> None:
     study, results = copy.deepcopy(ANALYSED), analysed.directory / "results"
     # Another choice of methods keeps existing audits: a repeated audit would be a new file.
     path = results / AUDIT.format("sgd", "2")

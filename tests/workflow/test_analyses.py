@@ -63,7 +63,7 @@ def study(small: dict[str, Any]) -> dict[str, Any]:
     return small | {"backbones": {"tiny": TINY}, "methods": methods, "seeds": 1}
 
 
-def test_analyses_are_part_of_all_where_a_study_asks_for_them_alone(
+def test_target_all_has_only_requested_analyses(
     workspace: Workspace, study: dict[str, Any]
 ) -> None:
     rules = {rule for _, own, _, _ in ANALYSES.values() for rule in own}
@@ -80,7 +80,7 @@ def test_analyses_are_part_of_all_where_a_study_asks_for_them_alone(
     assert {rule for rule in rules if not made[rule]} == hidden
 
 
-def test_what_cannot_be_analysed_stops_a_study_before_any_job(
+def test_impossible_analyses_are_refused_before_any_job(
     workspace: Workspace, study: dict[str, Any]
 ) -> None:
     wrong = {name: block for name, (_, _, block, _) in ANALYSES.items()}

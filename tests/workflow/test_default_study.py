@@ -53,7 +53,7 @@ def metrics(workspace: Workspace, backbone: str, method: str, epsilon: str) -> d
     return read_json(workspace.cell(method, epsilon, backbone) / "metrics.json")
 
 
-def test_accuracies_are_those_of_real_digits(trained: Workspace) -> None:
+def test_default_study_reaches_known_accuracies(trained: Workspace) -> None:
     def accuracy(backbone: str, method: str, epsilon: str) -> float:
         return float(metrics(trained, backbone, method, epsilon)["summary"]["accuracy"]["mean"])
 
@@ -79,7 +79,7 @@ def test_every_private_cell_states_what_was_promised(trained: Workspace) -> None
             assert record["cell"]["epsilon"] == "inf"
 
 
-def test_what_the_demo_prints_at_its_end(finished: Workspace) -> None:
+def test_demo_ends_with_results_and_next_commands(finished: Workspace) -> None:
     done = run_program(
         [sys.executable, "-m", "dpprobe", "results"], cwd=finished.directory, timeout=120
     )
@@ -167,7 +167,7 @@ STAGES: dict[str, tuple[list[str], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("target", STAGES)
-def test_a_stage_makes_all_that_it_names(
+def test_a_stage_makes_all_its_outputs(
     finished: Workspace, study: dict[str, Any], target: str
 ) -> None:
     names, jobs = STAGES[target]

@@ -50,7 +50,7 @@ def study_of(small: dict[str, Any], address: str, content: bytes) -> dict[str, A
     return small | {"datasets": {"scans": scans}, "delta": 1e-3, "features": {"shards": 1}}
 
 
-def test_a_dataset_is_fetched_once_and_again_when_it_must(
+def test_downloads_are_reused_and_repeated_only_when_needed(
     workspace: Workspace, small: dict[str, Any], server: Server
 ) -> None:
     content = archive(0)
@@ -84,7 +84,7 @@ def test_a_dataset_is_fetched_once_and_again_when_it_must(
     assert again["fingerprint"] != info["fingerprint"]
 
 
-def test_what_only_the_download_tells_is_checked_after_it(
+def test_facts_of_the_download_are_checked_after_it(
     workspace: Workspace, small: dict[str, Any], server: Server
 ) -> None:
     content = archive(0)

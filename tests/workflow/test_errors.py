@@ -17,7 +17,7 @@ from tests.support.programs import run_program
 from .conftest import PREPARED, Template, WarmPython, Workspace, on_cluster
 
 
-def test_a_delta_above_one_over_n_is_trained_at_where_it_is_allowed_and_stated(
+def test_an_allowed_delta_above_one_over_n_is_used_and_stated(
     workspace: Workspace, small: dict[str, Any]
 ) -> None:
     small |= {"delta": 0.01, "allow_delta_above_one_over_n": True}
@@ -99,7 +99,7 @@ def test_an_error_that_stays_is_not_tried_again(
     assert "Trying to restart job" not in result.stdout
 
 
-def test_a_disk_that_snakemake_cannot_write_is_told_in_one_line(
+def test_an_unwritable_disk_is_reported_in_one_line(
     workspace: Workspace, small: dict[str, Any]
 ) -> None:
     space = ["unshare", "--user", "--map-root-user", "--mount"]
@@ -119,7 +119,7 @@ def test_a_disk_that_snakemake_cannot_write_is_told_in_one_line(
     assert "cannot be written (Read-only file system); mount the disk for writing" in last
 
 
-def test_a_killed_run_resumes_and_leaves_nothing_half_written(
+def test_a_killed_run_resumes_without_partial_files(
     workspace: Workspace, small: dict[str, Any]
 ) -> None:
     small["features"]["shards"] = 4

@@ -104,7 +104,7 @@ def run_study(extended: Path, *targets: str, folder: Path | None = None, dry: bo
     return run(extended, *words)
 
 
-def test_the_page_s_head_goes_through_the_whole_workflow(
+def test_the_example_head_runs_in_a_whole_study(
     extended: Path, small: dict[str, Any], template: Template
 ) -> None:
     template(Workspace(repository=extended, directory=extended), small, *PREPARED)
@@ -137,7 +137,7 @@ def test_the_page_s_head_goes_through_the_whole_workflow(
     assert "results of all cells of digits" in planned  # needed by the report
 
 
-def test_the_page_s_head_keeps_the_promises_it_makes(extended: Path) -> None:
+def test_the_example_head_has_the_stated_sensitivity_and_noise(extended: Path) -> None:
     check = """
 import math
 import torch
@@ -183,7 +183,7 @@ for dimension in (1, 2, 3, 16):
     run(extended, "-c", check)
 
 
-def test_the_page_s_analysis_goes_through_the_whole_workflow(
+def test_the_example_analysis_runs_in_a_whole_study(
     extended: Path, small: dict[str, Any], template: Template
 ) -> None:
     folder = extended / "measured"

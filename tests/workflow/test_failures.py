@@ -131,16 +131,14 @@ def say(
     return result.stdout.splitlines()
 
 
-def test_a_killed_job_is_told_with_its_signal(tmp_path: Path, repository: Path) -> None:
+def test_a_killed_job_is_reported_with_its_signal(tmp_path: Path, repository: Path) -> None:
     """A process that is killed for its memory writes no log, so no log is named."""
     lines = say(tmp_path, repository, {"a": KILLED}, *QUIET)
     assert lines[-1] == "dpprobe: making a: killed by signal 9: perhaps out of memory"
     assert "making a: failed; the reason follows at the end of this run" in lines
 
 
-def test_a_clock_that_jumped_is_told_with_the_file_and_the_remedy(
-    tmp_path: Path, repository: Path
-) -> None:
+def test_a_clock_change_is_reported_with_file_and_remedy(tmp_path: Path, repository: Path) -> None:
     """The job succeeds, but Snakemake deletes its output: the job's log contains no error."""
     (tmp_path / "in.csv").write_text("a")
     later = time.time() + 7200
@@ -157,7 +155,7 @@ def test_a_clock_that_jumped_is_told_with_the_file_and_the_remedy(
     ), told
 
 
-def test_a_job_that_is_tried_again_says_so_with_its_cause(tmp_path: Path, repository: Path) -> None:
+def test_a_retried_job_is_reported_with_its_cause(tmp_path: Path, repository: Path) -> None:
     """The log is overwritten, and nothing is reported at the end if the next attempt succeeds."""
     second = f"""
 from pathlib import Path
@@ -173,7 +171,7 @@ else:
 
 
 @pytest.mark.parametrize("written", ["", "10:00:00 ERROR shard.h5: damaged"])
-def test_a_group_is_told_with_the_log_of_the_scheduler_or_of_the_job_that_ended_it(
+def test_a_failed_group_is_reported_with_its_log(
     tmp_path: Path, repository: Path, written: str
 ) -> None:
     kept = tmp_path / "logs/slurm/pair/5d60b7f0/17.log"
@@ -191,7 +189,7 @@ def test_a_group_is_told_with_the_log_of_the_scheduler_or_of_the_job_that_ended_
         assert told in (parts[0] + parts[1], parts[1] + parts[0])
 
 
-def test_a_time_limit_is_told_with_the_option_that_raises_it(
+def test_a_time_limit_is_reported_with_the_option_to_raise(
     tmp_path: Path, repository: Path
 ) -> None:
     kept = tmp_path / "logs/slurm/make/a/17.log"
@@ -209,9 +207,7 @@ def test_a_time_limit_is_told_with_the_option_that_raises_it(
     )
 
 
-def test_what_was_to_be_tried_again_when_the_run_ended_is_told(
-    tmp_path: Path, repository: Path
-) -> None:
+def test_pending_retries_are_reported_when_the_run_ends(tmp_path: Path, repository: Path) -> None:
     """The second job fails finally while the first has an attempt left, which is never started."""
     first = """
 import time
@@ -240,7 +236,7 @@ while not Path("again").exists():
 
 @pytest.mark.parametrize("word", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("all_of_them", [False, True])
-def test_a_failure_before_a_person_ends_the_run_is_told(
+def test_an_interrupted_run_reports_earlier_failures(
     tmp_path: Path, repository: Path, word: signal.Signals, all_of_them: bool
 ) -> None:
     """Ctrl-C sends a signal to all processes of a run, `kill` to one process."""
@@ -280,7 +276,7 @@ def test_a_failure_before_a_person_ends_the_run_is_told(
     assert "making b: failed" not in output
 
 
-def test_a_signal_meets_a_scheduler_that_holds_its_lock(tmp_path: Path, repository: Path) -> None:
+def test_a_signal_ends_a_run_whose_scheduler_is_locked(tmp_path: Path, repository: Path) -> None:
     """The SIGTERM handler needs a lock that its own thread may hold, which would block the run."""
     command = describe_run(tmp_path, repository, {"a": PASSES, "b": PASSES}, *QUIET)
     with (tmp_path / "Snakefile").open("a") as snakefile:

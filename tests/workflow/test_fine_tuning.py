@@ -62,7 +62,7 @@ def network(workspace: Workspace, method: str, index: int, backbone: str = "vit"
     return folder / f"eps-2/seed-{index}"
 
 
-def test_networks_make_cells_like_any_other(
+def test_fine_tuned_networks_make_complete_cells(
     workspace: Workspace, study: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study["seeds"] = 1

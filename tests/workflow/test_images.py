@@ -29,7 +29,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "calls"
 
 
-def test_jobs_run_in_the_image_only_where_it_is_asked_for(
+def test_jobs_run_in_a_container_only_on_request(
     workspace: Workspace, small: dict[str, Any], calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = workspace.directory / "other.sif"

@@ -168,7 +168,7 @@ def test_a_deployed_workflow_plans_the_default_study(
     assert (deployed["train_heads"], deployed["study"]) == (10, 1)
 
 
-def test_a_deployed_workflow_comes_from_a_tag_of_a_host(repository: Path, tmp_path: Path) -> None:
+def test_a_workflow_is_deployed_from_a_tag(repository: Path, tmp_path: Path) -> None:
     """git redirects the host to a folder, so no network is needed."""
     host = tmp_path / "host/someone/dpprobe"
     copy_code(repository, host)
@@ -192,9 +192,7 @@ def test_a_deployed_workflow_comes_from_a_tag_of_a_host(repository: Path, tmp_pa
     assert (folder / "data/digits/train.parquet").is_file()
 
 
-def test_a_module_runs_beside_the_rules_and_blocks_of_its_workflow(
-    shim: Path, tmp_path: Path
-) -> None:
+def test_a_module_runs_next_to_other_rules(shim: Path, tmp_path: Path) -> None:
     """The module's jobs run on a cluster, its study is part of config, its rules are renamed."""
     write(tmp_path, MIXED.replace("SNAKEFILE", f'"{shim}"'), {"mine": 1, "probe": TINY})
     words = on_cluster(
@@ -285,9 +283,7 @@ def test_two_studies_do_not_share_a_run(shim: Path, tmp_path: Path) -> None:
     assert "module more: a second study in one workflow; run each study by a command" in said
 
 
-def test_without_the_package_one_line_says_what_to_install(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_a_missing_package_is_named_in_one_line(repository: Path, tmp_path: Path) -> None:
     """This also holds with profiles/default, which names the package's logger."""
     deploy(repository, tmp_path, f'"{repository / "workflow/Snakefile"}"')
     start = (

@@ -106,7 +106,7 @@ def _runs(workspace: Workspace, experiment: str) -> dict[str, Any]:
     return {run.data.tags["result_key"]: run for run in runs}
 
 
-def test_another_metric_retrains_nothing(workspace: Workspace) -> None:
+def test_a_changed_metric_retrains_no_head(workspace: Workspace) -> None:
     assert "Nothing to be done" in workspace.run(STUDY).stdout
     cell = _cell(workspace, "hole", "8")
     weights, auc = (cell / "heads.safetensors").read_bytes(), _record(workspace, "hole", "8")

@@ -15,7 +15,7 @@ from .conftest import PREPARED, Template, Workspace
 pytestmark = pytest.mark.slow
 
 
-def test_what_is_found_stands_in_the_statement(
+def test_found_duplicates_are_in_the_privacy_statement(
     workspace: Workspace, small: dict[str, Any], template: Template
 ) -> None:
     template(workspace, small, *PREPARED)

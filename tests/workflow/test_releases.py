@@ -88,7 +88,7 @@ def test_a_release_is_made_once(workspace: Workspace, made: dict[str, dict[str, 
         assert entry.digest == bundle_digest(releases / entry.booking.release)
 
 
-def test_other_options_and_more_than_the_budget_make_nothing(
+def test_changed_options_and_exceeded_budgets_are_refused(
     workspace: Workspace, made: dict[str, dict[str, bytes]]
 ) -> None:
     """Tries a finished release's name and a new name."""
@@ -140,7 +140,7 @@ def test_mlflow_and_the_commands_know_a_release(
     assert right > 0.8
 
 
-def test_a_run_tells_in_one_line_of_exchanged_folders(
+def test_exchanged_folders_are_reported_in_one_line(
     workspace: Workspace, made: dict[str, dict[str, bytes]]
 ) -> None:
     releases = workspace.directory / RELEASES
@@ -159,7 +159,7 @@ def test_a_run_tells_in_one_line_of_exchanged_folders(
     }
 
 
-def test_an_altered_release_is_told_and_made_again_only_as_it_was(
+def test_an_edited_release_is_reported_and_only_restored(
     workspace: Workspace, made: dict[str, dict[str, bytes]]
 ) -> None:
     releases = workspace.directory / RELEASES

@@ -32,9 +32,7 @@ sleep 100
 """
 
 
-def test_what_nobody_noted_down_is_not_taken_for_current(
-    workspace: Workspace, small: dict[str, Any]
-) -> None:
+def test_unrecorded_files_are_not_current(workspace: Workspace, small: dict[str, Any]) -> None:
     folder = workspace.directory / "bin"
     folder.mkdir()
     write_scripts(folder, sbatch=SBATCH, squeue="", scancel="")

@@ -90,7 +90,7 @@ def _embedded(text: str, name: str) -> Any:
     return json.loads(found[1])
 
 
-def test_what_the_command_line_changed_is_part_of_the_command(finished: Workspace) -> None:
+def test_printed_commands_repeat_changes_of_the_command_line(finished: Workspace) -> None:
     finished.run(SMALL, "html_report", "--config", "epsilons=[1]", "seeds=1")
     page = (finished.directory / "results/report.html").read_text(encoding="utf-8")
     (command, *_) = [own for own in find_commands(page) if "eps-1/metrics.json" in own[2]]

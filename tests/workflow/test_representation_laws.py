@@ -35,7 +35,7 @@ def study(small: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_laws_are_made_kept_and_shown(workspace: Workspace, study: dict[str, Any]) -> None:
+def test_laws_are_computed_once_and_shown(workspace: Workspace, study: dict[str, Any]) -> None:
     workspace.run(study, "representation_law", "html_report")
     results = workspace.directory / "results"
     record = read_json(results / "layers/digits/tiny/law.json")

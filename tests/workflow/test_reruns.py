@@ -35,9 +35,7 @@ def train_log(workspace: Workspace, epsilon: str) -> str:
     return (folder / f"eps-{epsilon}.log").read_text()
 
 
-def test_adding_a_method_trains_that_method_alone(
-    trained: Workspace, small: dict[str, Any]
-) -> None:
+def test_an_added_method_retrains_no_other(trained: Workspace, small: dict[str, Any]) -> None:
     before = contents(trained.cell("sgd", "2"))
     small["methods"]["full"] = {"head": "sgd", "batch_size": "full", "steps": 3, "epochs": None}
     trained.run(small, "heads")
@@ -49,7 +47,7 @@ def test_adding_a_method_trains_that_method_alone(
     assert "Nothing to be done" in trained.run(small, "heads").stdout
 
 
-def test_adding_a_seed_trains_that_seed_alone(trained: Workspace, small: dict[str, Any]) -> None:
+def test_an_added_seed_retrains_no_other(trained: Workspace, small: dict[str, Any]) -> None:
     trained.run(small, "heads")
     before = record(trained.cell("sgd", "2"))
     small["seeds"] = 3
@@ -154,7 +152,7 @@ def test_a_record_of_another_cell_is_made_again(trained: Workspace, small: dict[
     assert [without_time(path.parent) for path in (first, second)] == before
 
 
-def test_what_doctor_deletes_is_made_again_byte_by_byte(
+def test_deleted_damaged_files_are_remade_with_equal_bytes(
     trained: Workspace, small: dict[str, Any]
 ) -> None:
     small["epsilons"] = [2, 4]
@@ -200,7 +198,7 @@ def clone(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return folder
 
 
-def test_a_younger_script_redoes_nothing_and_a_raised_version_its_stage(
+def test_a_raised_version_reruns_its_stage_and_a_newer_script_nothing(
     trained: Workspace, small: dict[str, Any], clone: Path
 ) -> None:
     trained.run(small, "heads")

@@ -373,7 +373,7 @@ def leave_out_slurm(folder: Path) -> str:
     return ":".join(parts)
 
 
-def test_a_machine_without_slurm_is_told_before_the_first_job(
+def test_missing_slurm_is_reported_before_the_first_job(
     workspace: Workspace,
     networks: dict[str, Any],
     tmp_path: Path,
@@ -389,7 +389,7 @@ def test_a_machine_without_slurm_is_told_before_the_first_job(
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_no_run_takes_a_slurm_that_says_nothing_for_one_without_gpus(
+def test_a_silent_slurm_is_not_mistaken_for_one_without_gpus(
     workspace: Workspace,
     networks: dict[str, Any],
     sinfo: Path,
@@ -421,7 +421,7 @@ def test_no_run_takes_a_slurm_that_says_nothing_for_one_without_gpus(
     assert "device: cuda" not in submitted
 
 
-def test_a_run_says_at_its_start_that_networks_have_no_gpu(
+def test_networks_without_a_gpu_are_reported_at_the_start(
     workspace: Workspace, networks: dict[str, Any], sinfo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

@@ -102,7 +102,7 @@ def updated(module_workspace: Callable[[str], Workspace]) -> Updated:
     return Updated(workspace, study, kept, ledger, planned, output, statement)
 
 
-def test_the_plan_keeps_data_and_features_and_says_what_is_made_again(updated: Updated) -> None:
+def test_an_update_keeps_data_and_features_and_lists_reruns(updated: Updated) -> None:
     jobs = count_rules(updated.planned)
     assert jobs["train_heads"] + jobs["train_heads_without_privacy"] == 3
     assert not {"prepare_data", "extract_features", "write_manifest", "embed_tsne"} & jobs.keys()

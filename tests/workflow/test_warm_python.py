@@ -16,7 +16,7 @@ SCRIPT = "import os, time; open('process', 'w').write(str(os.getpid())); time.sl
 
 
 @pytest.mark.parametrize("word", [signal.SIGTERM, signal.SIGKILL])
-def test_it_ends_with_the_process_that_asked(tmp_path: Path, word: signal.Signals) -> None:
+def test_the_server_ends_with_its_client(tmp_path: Path, word: signal.Signals) -> None:
     script, noted = tmp_path / "script.py", tmp_path / "process"
     script.write_text(SCRIPT)
     command = WarmPython.asked([sys.executable, str(script)])

@@ -99,7 +99,7 @@ def before(act, block):
 # If a workflow uses these rules as a module, Snakemake runs only that workflow's onstart and onsuccess blocks. So these
 # rule files have no such blocks, and act before the blocks that Snakemake has read.
 # Upstream: snakemake/snakemake#3920, snakemake/snakemake#4050
-# Test: tests/workflow/test_modules.py::test_a_module_runs_beside_the_rules_and_blocks_of_its_workflow
+# Test: tests/workflow/test_modules.py::test_a_module_runs_next_to_other_rules
 @cache
 def follow_run():
     """Registers functions for the run's start and end, after all rule files are read."""

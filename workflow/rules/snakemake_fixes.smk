@@ -49,7 +49,7 @@ async def leave_to_main_process(persistence, job):
 # A job on a cluster would record its files as complete, but without inputs and parameters. If the main process ended
 # before the job, the next run would treat the files as up to date, whatever has changed.
 # Upstream: snakemake/snakemake#857 leaves the clean-up to the main process; no thread about records is known.
-# Test: tests/workflow/test_remote_jobs.py::test_what_nobody_noted_down_is_not_taken_for_current
+# Test: tests/workflow/test_remote_jobs.py::test_unrecorded_files_are_not_current
 if IS_FIRST and workflow.remote_exec:
     PersistenceBase.finished = leave_to_main_process
 
@@ -126,7 +126,7 @@ def end_from_thread():
 
     Otherwise, a SIGTERM blocks the run forever if the scheduler holds its lock at this moment, such as when a job ends
     (docs/upstream.md).
-    Test: tests/workflow/test_failures.py::test_a_signal_meets_a_scheduler_that_holds_its_lock
+    Test: tests/workflow/test_failures.py::test_a_signal_ends_a_run_whose_scheduler_is_locked
     """
     handler = signal.getsignal(signal.SIGTERM)
 

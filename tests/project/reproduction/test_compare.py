@@ -124,7 +124,7 @@ def test_whatever_differs_makes_a_stand_in(changes: dict[str, Any], part: str) -
         {"epsilon": math.inf},
     ],
 )
-def test_what_is_not_beside_a_number_is_not_shown(changes: dict[str, Any]) -> None:
+def test_only_published_settings_are_shown(changes: dict[str, Any]) -> None:
     found = compared(printed(), known(), result(**changes))
     assert found.result is None
     assert found.gap is None

@@ -18,7 +18,7 @@ def test_studies_and_pages_that_are_named_are_there() -> None:
     assert all(w.nearest in catalog.backbone_entries() for w in read.weights.values() if w.nearest)
 
 
-def test_kept_results_are_those_of_their_pages() -> None:
+def test_stored_results_equal_those_on_their_pages() -> None:
     kept = facts.read().kept
     assert kept
     for item in kept:

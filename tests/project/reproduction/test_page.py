@@ -29,7 +29,7 @@ def section(title: str) -> str:
     return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_every_published_number_stands_on_the_page_once() -> None:
+def test_the_page_has_every_published_number_once() -> None:
     """A reproduced number has its own row; other numbers are counted in a line or a study's row."""
     read, known, kept = published.read_published(), facts.read(), record.read_reproduced()
     results = record.all_results(kept, known.kept)

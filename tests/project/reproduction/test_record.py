@@ -24,7 +24,7 @@ def study(**changes: Any) -> Study:
     return load_study(STUDY | {"study": "mine"} | changes)
 
 
-def test_a_cell_is_kept_with_its_options_and_the_published_name(tmp_path: Path) -> None:
+def test_a_record_has_options_and_the_published_name(tmp_path: Path) -> None:
     paper_cell(tmp_path, epsilon="0.5", options=SGD)
     of = study(papers={"datasets": {"digits": "cifar10"}})
     (found,) = record.record_study(of, tmp_path, file="config/mine.yaml").results()

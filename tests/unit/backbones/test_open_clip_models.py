@@ -110,6 +110,7 @@ def test_the_wrong_activation_gives_other_features() -> None:
     assert not probes_agree(take_probe(quick), take_probe(load("tiny-timm")))
 
 
+@pytest.mark.locked
 def test_the_list_of_names_is_open_clips_and_every_pair_passes() -> None:
     known = open_clip_models.known_models()
     assert known is not None
@@ -231,6 +232,7 @@ def test_options_that_choose_no_weights_or_two_are_refused(
         options(**VIT | change)
 
 
+@pytest.mark.locked
 @pytest.mark.parametrize(
     ("values", "said"),
     [

@@ -65,6 +65,7 @@ def test_options_that_contradict_each_other_are_refused(change: dict[str, Any], 
         options(**change)
 
 
+@pytest.mark.locked
 @pytest.mark.parametrize(
     ("model", "without", "with_weights"),
     [
@@ -121,6 +122,7 @@ def test_timm_of_another_version_explains_its_names(
         load(family="timm", model=model)
 
 
+@pytest.mark.locked
 def test_the_list_of_architectures_is_timms() -> None:
     listed: dict[str, list[str]] = {name: [] for name in timm.list_models()}
     for weights in timm.list_pretrained():
@@ -418,6 +420,7 @@ def test_another_pooling_than_the_authors_is_told(
         assert "Write `model_args: {global_pool: token}`" in warning
 
 
+@pytest.mark.locked
 def test_every_pooling_that_timm_notes_is_told() -> None:
     """The test reads timm's own notes, so the list cannot become outdated."""
     source = Path(inspect.getfile(timm.models.eva)).read_text()

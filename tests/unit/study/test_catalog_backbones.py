@@ -72,6 +72,7 @@ def test_every_entry_is_whole_and_its_name_is_known(name: str) -> None:
     assert completed.catalog == name
 
 
+@pytest.mark.locked
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(TIMM) - SLOW))
 def test_timm_s_sizes_and_pooling(name: str) -> None:
@@ -93,6 +94,7 @@ def test_timm_s_sizes_and_pooling(name: str) -> None:
     assert chosen.list_warnings() == []
 
 
+@pytest.mark.locked
 @pytest.mark.parametrize("name", sorted(set(TIMM) - HUB))
 def test_timm_s_weights_and_licences(name: str) -> None:
     entry = ENTRIES[name]
@@ -102,6 +104,7 @@ def test_timm_s_weights_and_licences(name: str) -> None:
     assert entry["source"].endswith(str(known.hf_hub_id))
 
 
+@pytest.mark.locked
 @pytest.mark.parametrize("name", CLIP)
 def test_open_clips_sizes_and_pooling(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = ENTRIES[name]
@@ -131,6 +134,7 @@ def test_open_clips_sizes_and_pooling(name: str, monkeypatch: pytest.MonkeyPatch
         assert open_clip_models.describe(before, "meta")["dimension"] == before.dimension
 
 
+@pytest.mark.locked
 @pytest.mark.parametrize("name", sorted(set(CLIP) - HUB))
 def test_open_clips_weights(name: str) -> None:
     model, tag = (ENTRIES[name]["options"][key] for key in ("model", "pretrained"))
