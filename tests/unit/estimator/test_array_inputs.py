@@ -466,7 +466,7 @@ def test_names_that_may_be_several_people_are_refused(groups: Any, fault: str) -
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 100])
-def test_blocks_follow_each_other_and_are_the_rows(size: int) -> None:
+def test_blocks_contain_all_rows_in_order(size: int) -> None:
     source = array_inputs.MappedRows(EIGHT)
     starts, blocks = zip(*source.read_blocks(size), strict=True)
     assert list(starts) == list(range(0, 8, size))

@@ -384,7 +384,7 @@ def test_compositions(name: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["loky", "threading"])
-def test_what_scikit_learn_starts_in_workers_is_refused(backend: str, tmp_path: Path) -> None:
+def test_fits_in_workers_of_scikit_learn_are_refused(backend: str, tmp_path: Path) -> None:
     """The pipeline that fits the scaler is invisible to workers, so no declaration helps."""
     budget = make_budget(tmp_path / "data/people")
     head = make_private(budget=budget, public_steps=["joblib"])

@@ -170,7 +170,7 @@ def test_only_the_released_numbers_are_saved(tmp_path: Path) -> None:
         ("v1", {"card": {"contact": "/home/me"}}, DataError, "path"),
     ],
 )
-def test_what_cannot_be_published_is_refused(
+def test_unpublishable_fits_are_refused(
     name: str,
     values: dict[str, Any],
     error: type[Exception],
@@ -252,7 +252,7 @@ def test_a_bundle_says_that_no_choice_among_fits_is_covered(
     assert verify(folder).passed
 
 
-def test_a_fit_knows_of_itself_where_its_ledger_is_not(tmp_path: Path) -> None:
+def test_a_fit_remembers_itself_without_its_ledger(tmp_path: Path) -> None:
     budget = make_budget(tmp_path / "data/lesions", max_epsilon=10.0)
     fitted, total = fit(budget=budget, epsilon=0.2, delta=1e-6), budget.compute_spent(1e-6)
     shutil.rmtree(tmp_path / "data")
@@ -287,7 +287,7 @@ def test_a_bundle_that_hides_other_fits_is_not_verified(tmp_path: Path) -> None:
         assert checks["choice"] is False
 
 
-def test_a_bundle_tells_of_the_model_what_its_user_told(tmp_path: Path) -> None:
+def test_a_bundle_states_the_users_facts_about_the_model(tmp_path: Path) -> None:
     fitted = fit(head="prototypes")
     plain = json.loads((save(fitted, tmp_path / "plain") / "bundle.json").read_text())
     backbone = plain["backbone"]

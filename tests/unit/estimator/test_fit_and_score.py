@@ -41,7 +41,7 @@ def link(kind: str) -> Any:
     return fit_and_score.link_scores(SCORES, method)
 
 
-def test_probabilities_are_those_of_scipy() -> None:
+def test_probabilities_equal_scipys() -> None:
     np.testing.assert_allclose(link("softmax"), softmax(SCORES.astype(float), axis=1))
     chances = link("sigmoid")
     each = expit(SCORES[::2].astype(float))  # one sigmoid per label, normalised per row

@@ -269,7 +269,7 @@ def test_every_fact_has_a_test() -> None:
 
 
 @pytest.mark.parametrize("door", [*WHOLE, *PARTS])
-def test_patients_are_the_units_where_their_names_are_given(door: str, tmp_path: Path) -> None:
+def test_named_patients_are_the_units(door: str, tmp_path: Path) -> None:
     """Groups that split a patient are refused; users may give coarser groups, such as families."""
     store = open_store(tmp_path, OF_PATIENTS)
     own = [f"r{row}" for row in range(ROWS)]
@@ -413,7 +413,7 @@ def test_columns_that_were_mixed_are_warned_of(
         make_head().fit(change(store.read()), SORTED)
 
 
-def test_columns_that_follow_the_labels_on_both_sides_identify_nobody(tmp_path: Path) -> None:
+def test_columns_that_follow_the_labels_are_no_names(tmp_path: Path) -> None:
     features = separable(LABELS, DIMENSION, seed=0, apart=1e4).astype(np.float32)
     path = tmp_path / "features/clinic/pixels/train"
     write_split(path, features, LABELS, promise=PromiseFacts())
@@ -471,7 +471,7 @@ def test_two_datasets_that_share_people_are_not_joined(tmp_path: Path) -> None:
         head.fit(rows, np.tile(LABELS, 2))
 
 
-def test_a_part_beside_its_whole_is_told_apart(tmp_path: Path) -> None:
+def test_parts_and_wholes_are_distinguished(tmp_path: Path) -> None:
     """All rows of the whole belong to the whole; rows that are also in a part may belong to it."""
     whole = open_store(tmp_path, PromiseFacts())
     kept = np.flatnonzero(LABELS != 2)[:60]
@@ -516,7 +516,7 @@ def test_features_without_facts_are_refused(tmp_path: Path) -> None:
             DOORS[door](make_head(), store, None)
 
 
-def test_rows_of_nobody_pass(tmp_path: Path) -> None:
+def test_unknown_rows_are_accepted(tmp_path: Path) -> None:
     """Other rows of the same dimension pass, and so do benchmarks, which protect nobody."""
     store = open_store(tmp_path, OF_PATIENTS)
     make_head().fit(STRANGERS, np.arange(30) % 3)
@@ -540,7 +540,7 @@ def test_rows_are_recognised_from_another_working_directory(
         make_head().fit(rows, labels)
 
 
-def test_a_store_whose_rows_cannot_be_compared_is_told(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_compared_is_reported(tmp_path: Path) -> None:
     """A damaged store may contain the fit's rows; only deleted stores are ignored."""
     open_store(tmp_path, OF_PATIENTS)
     (shard,) = tmp_path.rglob("shard-*.h5")

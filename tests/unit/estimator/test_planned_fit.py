@@ -51,7 +51,7 @@ def test_a_plan_meets_its_epsilon() -> None:
     assert (plan.n, plan.unit, plan.delta) == (20, "row", DELTA)
 
 
-def test_classes_are_the_caller_s_and_in_benchmarks_also_the_labels() -> None:
+def test_classes_come_from_the_caller_or_in_benchmarks_from_labels() -> None:
     assert plan_private(classes=["b", "c", "a"]).classes == ["a", "b", "c"]
     assert plan_benchmark().classes == [1, 2, 3]
     assert plan_benchmark(classes=[1, 0]).classes == [0, 1]
@@ -138,7 +138,7 @@ def test_a_fit_of_rows_has_no_column() -> None:
     assert plan_private(budget=budget).make_booking(budget).column is None
 
 
-def test_what_changes_a_fit_changes_its_identity() -> None:
+def test_every_changed_option_changes_the_fits_identity() -> None:
     budget = Budget(max_epsilon=9, delta=DELTA)
 
     def identify(rows: int = 20, **changes: Any) -> str:

@@ -97,7 +97,7 @@ def test_private_noise_is_secret_and_never_the_same() -> None:
         ({"public_steps": "scaler"}, ConfigError, ("public_steps",)),
     ],
 )
-def test_what_would_break_the_promise_is_refused_before_it_costs(
+def test_unsafe_arguments_are_refused_before_a_booking(
     values: dict[str, Any], error: type[Exception], key: tuple[object, ...]
 ) -> None:
     budget = make_budget()
@@ -165,7 +165,7 @@ def test_no_error_quotes_a_private_value(where: str) -> None:
     assert "271828" not in str(error.value)
 
 
-def test_a_budget_that_is_spent_is_told_before_any_row_is_read() -> None:
+def test_a_spent_budget_is_reported_before_any_row_is_read() -> None:
     """Unreadable rows stand for rows that take an hour to read."""
 
     class Unreadable:
@@ -248,7 +248,7 @@ def test_scorers_find_the_column_of_each_class() -> None:
         ({"advantage": 0.3}, {"head": "sgd", "batch_size": 30, "steps": 3}),
     ],
 )
-def test_a_permitted_risk_stands_for_an_epsilon(risk: dict[str, float], head: Any) -> None:
+def test_a_permitted_risk_replaces_epsilon(risk: dict[str, float], head: Any) -> None:
     fitted = make_private(epsilon=risk, head=head, budget=make_budget(max_epsilon=30.0))
     fitted.fit(*make_rows())
     assert Risk.from_dict(risk).permits(fitted.plan_)

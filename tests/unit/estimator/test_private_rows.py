@@ -141,7 +141,7 @@ def test_a_copy_of_this_process_s_heads_is_no_public_start(
             fit(rows, 1.0, two | {"public_covariance": str(missing)})
 
 
-def test_a_store_s_study_tells_of_its_cells(tmp_path: Path) -> None:
+def test_cells_of_a_stores_study_are_found(tmp_path: Path) -> None:
     """Features from `read_features` lead to the study's cells, whose heads are private."""
     rows, results = draw_rows(0, member=True), tmp_path / "results"
     folder = results / "features/scans/vit"
@@ -161,7 +161,7 @@ def test_a_store_s_study_tells_of_its_cells(tmp_path: Path) -> None:
         fit(features, 1.0, lent(own))
 
 
-def test_a_fit_refuses_a_file_that_nobody_compared(tmp_path: Path) -> None:
+def test_a_fit_refuses_an_uncompared_file(tmp_path: Path) -> None:
     """`fit_heads` refuses files that were never compared, or that changed after the comparison."""
     path = save_head(tmp_path / "start", np.ones((2, DIMENSION)))
     method = method_options(started(path))

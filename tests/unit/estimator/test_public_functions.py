@@ -254,7 +254,7 @@ def test_the_page_runs_as_printed(
     assert [fault for fault in faults if fault is not None] == []
 
 
-def test_the_page_is_that_of_the_docstrings(repository: Path) -> None:
+def test_the_reference_page_equals_the_docstrings(repository: Path) -> None:
     page = load_script(repository / "bench/reference_page.py").reference_page()
     assert (repository / "docs/python-reference.md").read_text() == page, "run `make schema`"
 

@@ -32,7 +32,7 @@ def told(rows: Any, units: Units | None, promise: PromiseFacts | None = None) ->
     grouped=st.booleans(),
     size=st.sampled_from([1, 40, 1000]),
 )
-def test_copies_are_those_of_a_plain_loop(
+def test_copies_equal_a_plain_loop(
     codes: list[int], names: list[str], grouped: bool, size: int
 ) -> None:
     rows = np.array([[code, -code] for code in codes], dtype=np.float32)
@@ -67,9 +67,7 @@ def test_copies_are_those_of_a_plain_loop(
         (5, 4, "5 rows repeat .* occurs 4 times"),
     ],
 )
-def test_the_larger_of_the_counts_of_features_and_of_images_is_told(
-    images: int, most: int, said: str
-) -> None:
+def test_the_larger_count_of_copies_is_stated(images: int, most: int, said: str) -> None:
     copies = {"image": {"rows": images, "most": most}, "patient": {"rows": 9, "most": 9}}
     thrice = np.ones((3, 2), np.float32)
     assert re.search(said, str(told(thrice, None, PromiseFacts(copies=copies))))

@@ -53,7 +53,9 @@ def both(
 @pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam", "lamb"])
 @pytest.mark.parametrize("batch_size", [7, 1, "full"])
 @pytest.mark.parametrize("steps", [1, 10, 100])
-def test_weights_are_the_other_engine_s(optimiser: str, batch_size: Any, steps: int) -> None:
+def test_weights_equal_those_of_the_other_engine(
+    optimiser: str, batch_size: Any, steps: int
+) -> None:
     """Batches with one expected row are often empty. Roots of mean squares amplify rounding."""
     wanted, actual = both(
         optimiser=optimiser, batch_size=batch_size, steps=steps, learning_rate=0.01

@@ -98,9 +98,7 @@ def test_few_units_get_a_larger_share_offsets_and_public_rows(
 
 @pytest.mark.parametrize(("n", "tried"), [(1400, True), (1500, False)])
 @pytest.mark.parametrize("rule", [auto_rule.RULE, *auto_rule.EARLIER])
-def test_a_student_is_tried_below_20_where_a_person_asks_for_one(
-    n: int, tried: bool, rule: int
-) -> None:
+def test_a_student_is_tried_below_20_on_request(n: int, tried: bool, rule: int) -> None:
     """mu is 0.268 at epsilon 1, so n mu = 20 sqrt(d) at n = 1463."""
     facts = DataFacts(
         n=n, dimension=384, classes=2, multi_label=False, epsilon=1, delta=1e-5, unit="image"

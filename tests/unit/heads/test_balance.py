@@ -78,7 +78,7 @@ def test_no_row_adds_more_than_its_weight(name: str) -> None:
                 assert min(changes) > 0
 
 
-def test_weights_multiply_those_of_units_and_leave_normalisations_alone() -> None:
+def test_class_weights_multiply_unit_weights() -> None:
     features, labels = classes_of(60)
     units = Units.number_units([f"{row // 3}" for row in range(60)])
     data = TrainingSet(features, labels, 4, units=units)
@@ -141,7 +141,7 @@ def test_counts_are_of_rows_before_class_weights() -> None:
 
 @EACH
 @pytest.mark.parametrize("priors", [(0.7, 0.1, 0.15, 0.05), "released"])
-def test_priors_move_the_biases_alone(name: str, priors: Any) -> None:
+def test_priors_change_only_biases(name: str, priors: Any) -> None:
     """Releasing class counts does not change the noise of the other releases."""
     method, plain = options(name, class_priors=priors), options(name)
     plan, data = plan_for(method, ROWS, 0.5), TrainingSet(classes_of(ROWS)[0], LABELS, CLASSES)
@@ -177,7 +177,7 @@ def test_without_noise_it_is_the_exact_frequencies(name: str) -> None:
     np.testing.assert_allclose(counts.priors[1], np.array([30, 20, 9, 1]) / 60, rtol=1e-6)
 
 
-def test_a_class_that_nobody_has_and_a_tiny_epsilon_give_finite_shifts(tmp_path: Path) -> None:
+def test_empty_classes_and_tiny_epsilons_give_finite_shifts(tmp_path: Path) -> None:
     features, _ = classes_of(ROWS)
     data = TrainingSet(features, LABELS.clamp(max=2), CLASSES)
     method = released("momentum", normalize="l2")

@@ -113,7 +113,7 @@ def test_the_sum_is_of_clipped_scores_by_unit_and_class(name: str) -> None:
 
 
 @EACH
-def test_offsets_move_the_biases_alone(name: str) -> None:
+def test_offsets_change_only_biases(name: str) -> None:
     moved, before, _ = fits_of(name, 0.5)
     np.testing.assert_array_equal(moved.weights[..., :-1], before.weights[..., :-1])
     shift = moved.weights[..., -1] - before.weights[..., -1]

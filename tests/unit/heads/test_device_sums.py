@@ -199,7 +199,7 @@ def test_gradients_near_the_clipping_norm_have_the_kernels_factors(
     assert torch.equal(sums._make_factors(logits, block), wanted)
 
 
-def test_a_row_whose_length_is_rounding_alone_has_the_kernels_bits(
+def test_a_row_of_rounding_error_has_the_kernels_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In this row of small weight, all but one class are right on the CPU, nearly on the device."""

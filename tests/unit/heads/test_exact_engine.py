@@ -187,7 +187,7 @@ def test_a_row_is_normalised_alike_in_any_block() -> None:
                     assert row_lengths(block)[row] == row_lengths(block[row : row + 1])[0]
 
 
-def test_poisson_batches_are_the_keystream_s() -> None:
+def test_poisson_batches_come_from_the_keystream() -> None:
     """A step from zero equals the sum over the batch drawn by a sampler with the same keystream."""
     data = training_set()
     options = Options(

@@ -170,7 +170,7 @@ PRIORS = st.sampled_from([{}, {"class_priors": [4, 1, 2]}])
 @pytest.mark.parametrize("head", ["sgd", "momentum", "adam", "lamb"])
 @settings(max_examples=8, phases=[Phase.generate])
 @given(values=STEPS, schedule=SCHEDULES, average=AVERAGES, weights=CLASS_WEIGHTS, priors=PRIORS)
-def test_a_head_is_that_of_a_plain_loop(
+def test_a_head_equals_a_plain_loop(
     head: str, kind: str, values: Any, schedule: Any, average: Any, weights: Any, priors: Any
 ) -> None:
     values = values | schedule | average | {"head": head, "batch_size": "full", "init": "zero"}

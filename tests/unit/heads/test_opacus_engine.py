@@ -49,7 +49,7 @@ def both(values: dict[str, Any], data: TrainingSet, noise: float = 0.8) -> list[
 @pytest.mark.parametrize("head", TOLERANCES)
 @pytest.mark.parametrize("batch_size", [12, 1, "full"])
 @pytest.mark.parametrize("steps", [1, 10, 100])
-def test_weights_are_the_other_engine_s(head: str, batch_size: Any, steps: int) -> None:
+def test_weights_equal_those_of_the_other_engine(head: str, batch_size: Any, steps: int) -> None:
     """Batches with one expected row are often empty."""
     values = {"head": head, "batch_size": batch_size, "steps": steps, "init": "torch"}
     wanted, actual = both(values, training_set(300, 40, 6))
@@ -162,7 +162,7 @@ def test_a_step_without_the_plan_s_noise_is_refused(monkeypatch: pytest.MonkeyPa
         fit_heads(options, data, plan_for(options, data.n), SEEDS)
 
 
-def test_the_divisor_and_the_noise_are_the_plan_s() -> None:
+def test_divisor_and_noise_follow_the_plan() -> None:
     """Without gradients only noise is left, and its sum of squares follows a chi-square law."""
     from scipy.stats import chi2
 

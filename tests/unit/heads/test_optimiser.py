@@ -59,7 +59,7 @@ def test_a_gradient_of_zero_moves_nothing() -> None:
 
 @pytest.mark.parametrize("make", [Sgd, MOMENTUM, ADAM, LAMB])
 @pytest.mark.parametrize("taken", [0, 1, 5])
-def test_an_optimiser_goes_on_from_a_state(make: Callable[[], Optimiser], taken: int) -> None:
+def test_an_optimiser_continues_from_a_state(make: Callable[[], Optimiser], taken: int) -> None:
     """The weights are bit-identical, even if another step was taken before restoring."""
     weights, first = start(), make()
     for gradient in gradients()[:taken]:

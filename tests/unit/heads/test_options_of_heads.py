@@ -131,7 +131,7 @@ def test_epochs_are_steps_of_expected_batches(
         ),
     ],
 )
-def test_what_does_not_fit_the_rows_is_refused_before_training(
+def test_options_that_do_not_fit_the_rows_are_refused(
     values: dict[str, Any], n: int, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
@@ -144,7 +144,7 @@ EVERY: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_what_a_head_says_of_itself(name: str) -> None:
+def test_properties_of_heads_are_as_documented(name: str) -> None:
     """Exactness, privacy and sums over cohorts and sites are those that docs/methods states."""
     method = method_options(EVERY[name])
     exact = {"feature_covariance", "least_squares", "newton", "prototypes"}

@@ -175,7 +175,7 @@ def test_centred_rows_are_unit_rows_around_their_mean() -> None:
     torch.testing.assert_close(whole(rows), wanted, atol=1e-5, rtol=1e-5)
 
 
-def test_a_centre_of_noise_alone_is_shrunk_away() -> None:
+def test_a_centre_of_pure_noise_is_shrunk() -> None:
     """The centre becomes far shorter than its noise, which here has the length of unit rows."""
     data = TrainingSet(torch.zeros(10, 4000), torch.zeros(10, dtype=torch.int64), 2)
     value = Centred()
@@ -361,7 +361,7 @@ def test_without_noise_and_with_a_half_rows_are_white() -> None:
     assert float(plain[-1] / plain[0]) > 1000
 
 
-def test_noise_alone_leaves_rows_as_they_are() -> None:
+def test_pure_noise_leaves_rows_unchanged() -> None:
     rows, labels = quiet_classes()
     data = TrainingSet(rows, labels, K)
     out = whitened(1e4, data)
@@ -397,7 +397,7 @@ def test_the_whitener_follows_from_the_released_moment() -> None:
 
 
 @pytest.mark.usefixtures("larger_blocks")
-def test_a_row_is_mapped_by_itself_wherever_it_stands() -> None:
+def test_each_row_is_transformed_independently() -> None:
     rows, labels = quiet_classes(3000)
     first = whole(whitened(1.0, TrainingSet(rows, labels, K)))
     order = torch.randperm(3000, generator=torch.Generator().manual_seed(1))

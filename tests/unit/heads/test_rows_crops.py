@@ -204,7 +204,7 @@ def test_each_crop_is_normalised_as_the_rows_are(kind: str, streamed: bool) -> N
         feature_covariance.Options(steps=2),
     ],
 )
-def test_heads_of_sums_over_all_rows_read_the_central_parts_alone(method: MethodOptions) -> None:
+def test_heads_of_full_sums_read_only_central_parts(method: MethodOptions) -> None:
     def refuse() -> list[TrainingSet]:
         raise AssertionError("crops were read")
 

@@ -62,7 +62,7 @@ def test_a_constant_rate_is_constant_and_a_rule_s_rate_replaces_it(steps: int, r
 
 
 @given(values=st.lists(st.floats(-5, 5), min_size=1, max_size=20), decay=st.floats(0.01, 0.99))
-def test_averages_are_those_of_all_weights(values: list[float], decay: float) -> None:
+def test_averages_cover_all_weights(values: list[float], decay: float) -> None:
     """Compares with the mean, and the moving average of Kingma and Ba 2015, section 3."""
 
     def moved(options: GradientOptions) -> float:

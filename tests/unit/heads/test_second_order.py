@@ -312,7 +312,7 @@ def test_no_damped_step_overshoots_far(part: float) -> None:
     assert damp_ridge(ridge, step, 0.0, d) == ridge
 
 
-def test_spectrum_of_noise_alone_is_next_to_nothing() -> None:
+def test_the_spectrum_of_pure_noise_is_nearly_zero() -> None:
     actual = estimate_spectrum(release(torch.zeros(300, 300), 1.0, (4,))[0], 1.0)
     radius = math.sqrt(2 * 300)
     assert float(actual.values.max()) < 0.3 * radius

@@ -293,7 +293,7 @@ def test_curvatures_are_second_derivatives_over_their_bound(loss: Any) -> None:
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("max_grad_norm", [None, 0.7, 0.05])
-def test_newton_s_gradients_are_the_clipped_ones_and_reach_their_sensitivity(
+def test_newtons_gradients_are_clipped_to_their_sensitivity(
     loss: Any, max_grad_norm: float | None
 ) -> None:
     """A row with wrong, random or zero logits adds r x^T, clipped or divided by sqrt(K) = 2."""

@@ -165,7 +165,7 @@ def test_the_gain_is_a_count_of_units_weighted_by_class(name: str, public: str) 
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_the_student_is_used_above_two_standard_deviations_alone(name: str, public: str) -> None:
+def test_a_student_is_used_only_above_two_standard_deviations(name: str, public: str) -> None:
     method = method_of(name, public)
     deviation = plan_for(method, ROWS, 1.0).find_mechanism(STUDENT_GAIN).noise_scale
     for gain, used in ((2.01, True), (1.99, False), (-9.0, False)):

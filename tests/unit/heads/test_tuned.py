@@ -181,7 +181,7 @@ def test_a_patient_moves_a_score_by_one_wherever_the_rows_are() -> None:
         assert wanted - 1e-4 < score <= round(wanted)
 
 
-def test_only_the_best_trial_leaves_and_a_seed_depends_on_itself_alone() -> None:
+def test_only_the_best_trial_is_released() -> None:
     method = tuned(trials=8)
     data, plan = training_set(), plan_for(method, N, 3.0)
     seen: list[int] = []
@@ -279,6 +279,6 @@ def test_the_page_states_every_space() -> None:
     assert {head: default_space(method_options({"head": head})) for head in SPACES} == stated
 
 
-def test_what_a_base_writes_is_not_searched() -> None:
+def test_options_of_the_base_are_not_searched() -> None:
     assert set(default(head="newton").search) == {"step", "max_grad_norm"}
     assert set(default(head="newton", step=1.0).search) == {"max_grad_norm"}

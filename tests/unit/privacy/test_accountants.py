@@ -100,7 +100,7 @@ def test_sampled_and_mixed_prices_agree_with_a_second_library(
 
 
 @pytest.mark.parametrize("noise", [9.649, 0.6671])  # epsilon 0.05 and 4
-def test_one_sampled_release_beside_an_unsampled_one_is_what_the_definition_says(
+def test_a_sampled_and_an_unsampled_release_follow_the_definition(
     noise: float,
 ) -> None:
     pld = accountants.compute_epsilon(mixed(noise, 0.1, 1), DELTA, "pld")

@@ -52,7 +52,7 @@ def test_no_group_pays_more_than_group_privacy_says(rate: float, size: int) -> N
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_the_profile_of_a_group_is_that_of_one_gaussian(size: int) -> None:
+def test_the_profile_of_a_group_equals_that_of_one_gaussian(size: int) -> None:
     """delta is Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu): Balle and Wang 2018, theorem 8."""
     mu, epsilon = size * 2 / 5, 0.7  # four releases with noise 5
     ends = norm.cdf([mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu])
@@ -89,7 +89,7 @@ def test_at_a_rate_near_one_sampling_hides_no_group(selection: Selection | None)
 
 
 @pytest.mark.parametrize(("rate", "size"), [(1.0, 20), (1.0, 60), (1.0, 300), (0.99, 40)])
-def test_a_selection_beside_others_has_a_price_for_large_groups(rate: float, size: int) -> None:
+def test_a_selection_with_other_releases_is_priced_for_large_groups(rate: float, size: int) -> None:
     chosen, other = gaussians(5.0, rate, 20), gaussians(10.0, name="other")
     alone, both, apart, rest = (
         accountants.group_epsilon(parts, delta, size, selection=selection)

@@ -112,7 +112,7 @@ def test_a_central_limit_has_the_mu_of_bu_and_others() -> None:
 
 
 @pytest.mark.parametrize("parts", [WHOLE, SAMPLED, [*mixed(2.0), gaussians(30.0, name="bias")]])
-def test_renyi_prices_are_those_of_dp_accounting(parts: list[Mechanism]) -> None:
+def test_renyi_prices_equal_dp_accountings(parts: list[Mechanism]) -> None:
     level = logging.get_verbosity()
     logging.set_verbosity(logging.INFO)
     ours = compute_epsilon(parts, DELTA, "rdp")
@@ -122,7 +122,7 @@ def test_renyi_prices_are_those_of_dp_accounting(parts: list[Mechanism]) -> None
 
 
 @pytest.mark.parametrize("parts", [[gaussians(20.0, count=5)], BESIDE, SAMPLED])
-def test_renyi_prices_of_a_selection_are_those_of_dp_accounting(parts: list[Mechanism]) -> None:
+def test_renyi_prices_of_a_selection_equal_dp_accountings(parts: list[Mechanism]) -> None:
     ours = compute_epsilon(parts, DELTA, "rdp", selection=best_of(5))
     assert ours == pytest.approx(renyi(event_of(parts, best_of(5))), rel=1e-3)
 
@@ -363,7 +363,7 @@ def test_a_kind_may_be_listed_in_parts_and_under_other_names() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
-def test_what_an_epsilon_is_worth_to_a_group_is_its_mu_times_the_size(epsilon: float) -> None:
+def test_the_epsilon_of_a_group_follows_from_mu_times_its_size(epsilon: float) -> None:
     mu = float(brentq(lambda m: exact_epsilon(m) - epsilon, 0.01, 5.0, xtol=1e-12))
     assert accountants.worth_to_group(epsilon, DELTA, 1) == pytest.approx(epsilon, rel=1e-6)
     assert accountants.worth_to_group(epsilon, DELTA, 2) == pytest.approx(

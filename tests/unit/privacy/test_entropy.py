@@ -75,7 +75,7 @@ def test_a_head_whose_sums_are_float32_is_not_released(head: str) -> None:
         fit_heads(method, data, plan(method), [0], entropy=SystemEntropy())
 
 
-def test_float32_noise_is_refused_even_where_a_head_asks_for_it() -> None:
+def test_float32_noise_is_refused_even_on_request() -> None:
     method = method_options({"head": "sgd", "steps": 3})
     priced = plan(method)
     releases = Releases(priced, [0], torch.device("cpu"), entropy=SystemEntropy())
@@ -104,7 +104,7 @@ def test_no_word_of_the_system_s_key_shows() -> None:
     assert str(key) not in shown
 
 
-def test_seeded_entropy_is_what_benchmarks_have_always_drawn() -> None:
+def test_seeded_entropy_has_not_changed() -> None:
     assert np.array_equal(
         SEEDED.open_keystream(7, "a").draw_words(3), Keystream.from_seed(7, "a").draw_words(3)
     )

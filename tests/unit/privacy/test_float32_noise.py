@@ -109,7 +109,7 @@ def slow_normals(seed: int, steps: int, size: int) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", [0, 7, 2**128 - 1])
 @pytest.mark.parametrize("size", [1, 31, 64, 65, 2048, 2049, 20_001])
-def test_numbers_are_those_of_numpy_s_generators_and_functions(seed: int, size: int) -> None:
+def test_numbers_follow_numpys_generators_and_functions(seed: int, size: int) -> None:
     """Numbers do not depend on how many are drawn at a time; large samples have refined pairs."""
     noise = GaussianNoise([99, seed], size, CPU)
     parts = [noise.draw_steps(steps, 0.75)[1].numpy().copy() for steps in (4, 1, 3)]
@@ -208,7 +208,7 @@ def test_steps_classes_and_halves_of_a_pair_are_uncorrelated() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("size", [1, 7, 8, 64, 2049])
-def test_a_seeds_noise_depends_on_that_seed_alone(size: int, device: str) -> None:
+def test_a_seeds_noise_depends_only_on_that_seed(size: int, device: str) -> None:
     alone = draws([11], 9, size, device=device)[0]
     together = draws([10, 11, 12], 9, size, device=device)
     np.testing.assert_array_equal(together[1], alone)
@@ -233,7 +233,7 @@ def test_no_deviation_is_exactly_nothing() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kernels", [True, False])
 @pytest.mark.parametrize("taken", [0, 1, 7])
-def test_noise_goes_on_from_a_state(
+def test_noise_continues_from_a_state(
     device: str, kernels: bool, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same numbers follow, whatever was drawn in between, and no earlier number is repeated."""

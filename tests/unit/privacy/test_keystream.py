@@ -16,7 +16,7 @@ from dpprobe.errors import PrivacyError
 from dpprobe.privacy.keystream import Keystream
 
 
-def test_words_are_the_cipher_s() -> None:
+def test_words_equal_those_of_the_cipher() -> None:
     """NIST SP 800-38A tests the cipher in F.1.5; F.5.5 has this key with another first counter."""
     key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
     blocks = b"".join(number.to_bytes(16, "big") for number in range(50))

@@ -51,7 +51,7 @@ def test_an_epsilon_has_one_spelling_however_it_is_written(value: Any, token: st
         *("٣", "１", "𝟙", "²", "½", "1\u200b", [1], {}),
     ],
 )
-def test_what_is_no_epsilon_is_refused_by_its_spelling(value: Any) -> None:
+def test_invalid_spellings_of_epsilon_are_refused(value: Any) -> None:
     """float() reads 1e999 as infinity, which would mean no privacy at all."""
     with pytest.raises(ValueError, match="must be a positive number or inf") as error:
         epsilon_token(value)

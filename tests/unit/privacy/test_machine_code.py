@@ -105,7 +105,7 @@ def test_a_process_that_ends_while_it_compiles_leaves_nothing(
 
 
 @pytest.mark.parametrize("harm", ["a flipped byte", "cut short", "empty"])
-def test_a_damaged_file_is_made_anew_as_a_whole(
+def test_a_damaged_file_is_remade_completely(
     cache: Path, module: Callable[..., Any], harm: str
 ) -> None:
     module()
@@ -118,7 +118,7 @@ def test_a_damaged_file_is_made_anew_as_a_whole(
     assert compilations(module()) == [0, 0, 0]
 
 
-def test_the_first_writable_folder_alone_keeps_the_module(
+def test_only_the_first_writable_folder_caches_the_module(
     cache: Path,
     module: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -271,7 +271,7 @@ def loaded(race: Race) -> dict[str, str]:
     return found
 
 
-def test_each_module_is_one_file_whoever_compiled_it(race: Race) -> None:
+def test_each_module_is_one_file_after_a_race(race: Race) -> None:
     names = {name.rpartition(".")[2] for name in (*FLOAT_KERNELS, *DRAWING_KERNELS)}
     kept = sorted(path.name.rpartition("-")[0] for path in race.folder.iterdir())
     assert kept == sorted(names)

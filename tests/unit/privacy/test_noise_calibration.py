@@ -148,7 +148,7 @@ def test_the_search_ends_below_a_step_of_a_price_that_rounding_makes(step: float
         assert epsilon == pytest.approx(price(factor))
 
 
-def test_without_a_rough_answer_the_central_limit_is_where_to_start(
+def test_calibration_can_start_from_the_central_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = solve([relative(0.05, 60)], 1.0, tmp_path / "a")
@@ -381,7 +381,7 @@ def test_a_fine_price_decides_what_a_coarse_one_proposes(off: float) -> None:
         ([relative(1.0, 1, 0.0)], {}, "mechanism 'g': relative noise multiplier 0 cannot be"),
     ],
 )
-def test_what_cannot_be_calibrated_is_refused_before_any_search(
+def test_impossible_targets_are_refused_before_any_search(
     parts: list[Mechanism],
     values: dict[str, Any],
     message: str,
@@ -404,7 +404,7 @@ def test_what_cannot_be_calibrated_is_refused_before_any_search(
         {"unit": "patient"},
     ],
 )
-def test_what_is_at_the_ends_of_the_ranges_is_calibrated_and_read_again(
+def test_extreme_targets_are_calibrated_and_read_back(
     values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, parts = aim(**values), [relative(1.0, 4)]
@@ -510,9 +510,7 @@ def test_a_plan_priced_again_has_its_price_to_one_to_groups_and_to_several_fits(
 
 
 @pytest.mark.parametrize("selection", [None, best_of(5)])
-def test_second_opinions_with_checks_are_those_of_the_calibration_rounded_up(
-    selection: Selection | None, tmp_path: Path
-) -> None:
+def test_second_opinions_round_up(selection: Selection | None, tmp_path: Path) -> None:
     parts = [relative(1.0, 4), relative(1.0, 2, 3.0, "centre")]
     plan = calibrate(parts, aim(), cache=tmp_path, selection=selection)
     by, checks, notes = noise_calibration.second_opinions(plan)

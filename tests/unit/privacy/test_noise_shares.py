@@ -215,7 +215,7 @@ def test_the_naive_price_fails_for_small_shares(
     assert excess >= at_least
 
 
-def test_a_small_share_beside_a_larger_one_is_priced_if_it_counts_as_nothing() -> None:
+def test_a_tiny_share_may_be_neglected() -> None:
     without, with_unit = shifted(law_of_total((0.1, 2.0)), 1)
     for epsilon in np.linspace(0, 5, 51):
         assert profile(without, with_unit, epsilon) <= gaussian_delta(0.5, epsilon) * (1 + 1e-12)

@@ -13,7 +13,7 @@ from tests.support.mechanisms import MEANS, generating
 
 
 @pytest.mark.parametrize("mean", [*MEANS, 1.5])
-def test_the_number_of_runs_is_what_is_priced(mean: float) -> None:
+def test_the_number_of_runs_has_the_priced_distribution(mean: float) -> None:
     law = stats.geom(1 / mean)
     expected = law.pmf(np.arange(40_000))
     x = np.array([0.1, 0.7, 0.99])

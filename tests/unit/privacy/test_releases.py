@@ -78,7 +78,7 @@ def test_a_matrix_takes_its_noise_row_by_row_however_much_is_drawn_at_a_time(siz
         assert (noise[row, row + 1 :] == drawn.draw_numbers(size - row - 1, smaller)).all()
 
 
-def test_noise_drawn_ahead_is_that_of_the_releases() -> None:
+def test_noise_drawn_ahead_equals_the_noise_of_releases() -> None:
     """A head that adds this noise itself must count its releases."""
     one, other = (releases(mechanism("a", count=5)) for _ in range(2))
     wanted = [one.release_gaussian("a", zero(2, 9, step=2.0**-9)) for _ in range(5)]
@@ -96,7 +96,7 @@ def test_a_seed_s_noise_does_not_depend_on_who_else_trains() -> None:
     assert torch.equal(alone[0], beside[1])
 
 
-def test_what_was_not_priced_is_not_released() -> None:
+def test_unpriced_sums_are_not_released() -> None:
     taken = releases(mechanism("a", count=2))
     with pytest.raises(PrivacyError, match="0 noisy releases were made, but epsilon covers 2"):
         taken.check_counts()
@@ -135,7 +135,7 @@ def test_random_words_are_handed_out_once() -> None:
         taken.open_keystream(1, "Poisson sampling")
 
 
-def test_what_may_not_be_released_together_is_refused() -> None:
+def test_forbidden_combinations_are_refused() -> None:
     observer, shared = (cast(Any, SimpleNamespace()) for _ in range(2))
     chain = RunningSums(Factorisation.make(4), [], names=("a",), n=10)
     private, silent, loud = (mechanism("a", noise=noise) for noise in (2.0, 0.0, 2.0**40))
@@ -168,7 +168,7 @@ def test_what_may_not_be_released_together_is_refused() -> None:
     assert releases(loud).release_gaussian("a", zero(2, 3, step=2.0**-8)).isfinite().all()
 
 
-def test_what_leaves_is_on_the_grid_of_the_sums() -> None:
+def test_released_sums_are_on_the_grid() -> None:
     """Sums are whole numbers of steps before and after, so smaller bits reveal nothing."""
     taken = releases(mechanism("a", count=2))
     taken.kept, step = {}, 2.0**-12
@@ -253,7 +253,7 @@ def test_the_same_sums_on_another_grid_are_released_to_within_a_step() -> None:
 
 
 @pytest.mark.parametrize("entropy", [SEEDED, SystemEntropy()])
-def test_a_chain_of_cohorts_has_its_noise_whoever_draws_it(entropy: Any) -> None:
+def test_a_chain_of_cohorts_has_its_planned_noise(entropy: Any) -> None:
     running = RunningSums(Factorisation.make(4), [], names=("a",), n=10)
     parts = mechanism("a"), mechanism("b")
     taken = releases(*parts, seeds=(1,), running=running, entropy=entropy)

@@ -60,7 +60,7 @@ def allowed(mu: float, rate: float = 0.5) -> tuple[float, float]:
         (5.0, 1.0, 20, (0.3452792, 0.0140529, 0.0760832, 0.3493320)),
     ],
 )
-def test_risks_of_sampled_plans_are_those_of_riskcal(
+def test_risks_of_sampled_plans_equal_riskcals(
     noise: float, rate: float, steps: int, expected: tuple[float, ...]
 ) -> None:
     mechanism = gaussians(noise, rate, steps)
@@ -275,7 +275,7 @@ def test_a_budget_has_one_spelling_which_is_read_as_what_it_names(value: Any, to
         ({"true_positives": 0.5, "at": 0}, r"at 0\.0: "),
     ],
 )
-def test_what_names_no_budget_is_refused(value: Any, message: str) -> None:
+def test_a_target_without_a_budget_is_refused(value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         budget_token(value)
     if isinstance(value, dict):

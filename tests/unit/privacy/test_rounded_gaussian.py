@@ -112,7 +112,7 @@ def test_further_words_choose_each_rest_exactly_as_often_as_it_weighs() -> None:
             assert TABLE.floors[piece] <= height < TABLE.ceilings[piece]
 
 
-def test_probabilities_are_those_of_the_rounded_normal() -> None:
+def test_probabilities_equal_those_of_a_rounded_normal() -> None:
     """The accepted area between half integers has its share of the whole, to 40 digits.
 
     In strip j, the area is floor_j times the width, plus the integral of f - floor_j.
@@ -283,9 +283,7 @@ def under(y: int, below: int, x: int, places: int) -> bool:
     ("deviation", "count"),
     [*((deviation, 200_000) for deviation in DEVIATIONS), *((end, 20_000) for end in ENDS)],
 )
-def test_every_number_is_that_of_exact_arithmetic_on_the_same_words(
-    deviation: float, count: int
-) -> None:
+def test_every_number_equals_exact_arithmetic_on_its_words(deviation: float, count: int) -> None:
     words, further = (
         Keystream.from_seed(17, "noise").make_part(name).draw_words(count).tolist()
         for name in ("words", "further words")
@@ -363,7 +361,7 @@ def expansion(x: Fraction, count: int) -> tuple[int, int, list[int]]:
     ("deviation", "tie"),
     [(3.0, 1), (1.7, 2), (1e3, 357), (1.3 * 2.0**40, 2**39 + 1), (2.0**48 / 3, 7)],
 )
-def test_positions_beside_a_tie_take_words_until_they_are_decided(
+def test_positions_near_a_tie_use_words_until_they_are_decided(
     deviation: float, tie: int, levels: int, negative: bool
 ) -> None:
     """x agrees with (tie - 1/2) / deviation in all words except the last."""
@@ -401,9 +399,7 @@ def test_rests_are_accepted_under_the_density_only(strip: int, deviation: float)
 
 @pytest.mark.parametrize("strip", [3, 64, 230, 400])
 @pytest.mark.parametrize("levels", [0, 1, 2])
-def test_heights_beside_the_density_take_words_until_they_are_decided(
-    strip: int, levels: int
-) -> None:
+def test_heights_near_the_density_use_words_until_they_are_decided(strip: int, levels: int) -> None:
     """The height agrees with the density at x in all words except the last."""
     start, position = PIECES[STRIPS + strip - 1], 123_456_789_012_345
     xs = [0x0123456789ABCDEF, 0xFEDCBA9876543210, 0x5555555555555555][: levels + 1]
@@ -439,7 +435,7 @@ def test_the_tail_s_cells(strip: int) -> None:
         assert (number < 0) == (strip % 2 == 1)
 
 
-def test_nothing_starts_a_number_anew_with_a_further_word() -> None:
+def test_a_restarted_number_uses_no_further_word() -> None:
     for value in (PIECES[2 * STRIPS], 2**64 - 1):
         anew = main_word(start_of_floor(70), 0, True)
         further = [further_word(value), main_word(value, 5), further_word(value), anew]
@@ -489,7 +485,7 @@ def test_numbers_do_not_depend_on_how_many_are_drawn_at_a_time(deviation: float)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
-def test_what_is_added_is_what_is_drawn(dtype: type) -> None:
+def test_added_noise_equals_drawn_noise(dtype: type) -> None:
     sums: Any = np.arange(300 * 200, dtype=dtype).reshape(300, 200) - 1000
     wanted = sums + drawn(sums.size, 1e4).reshape(sums.shape)
     RoundedGaussian(Keystream.from_seed(1, "noise")).add_to(sums, 1e4)

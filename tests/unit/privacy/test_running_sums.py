@@ -177,7 +177,7 @@ def test_the_attack_finds_noise_that_ignores_later_outputs() -> None:
 @pytest.mark.parametrize("horizon", [None, 2, 3, 12])
 @pytest.mark.parametrize("exponents", [(-20, -20, -20), (-20, -10, -14), (-3, -12, 0)])
 @pytest.mark.parametrize("shape", [(0,), (3,), (2, 2)])
-def test_mixed_sums_and_totals_are_those_of_fractions(
+def test_mixed_sums_and_totals_equal_fractions(
     horizon: int | None, exponents: tuple[int, ...], shape: tuple[int, ...]
 ) -> None:
     """Cohorts differ in size, grid and mechanism; they share the finest grid within the horizon."""

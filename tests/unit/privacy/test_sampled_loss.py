@@ -14,7 +14,9 @@ from dpprobe.privacy.sampled_loss import compute_deltas, compute_sampled_loss
     ("noise", "rate", "size", "interval"),
     [(0.9, 0.05, 1, 0.01), (6.0, 1 - 1e-9, 1, 0.01), (1.1, 0.05, 3, 0.05)],
 )
-def test_it_equals_the_library(noise: float, rate: float, size: int, interval: float) -> None:
+def test_the_loss_equals_the_librarys(
+    noise: float, rate: float, size: int, interval: float
+) -> None:
     joined = range(size + 1)
     expected = (
         privacy_loss_distribution.from_gaussian_mechanism(

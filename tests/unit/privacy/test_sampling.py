@@ -145,7 +145,7 @@ class Words(Keystream):
     agreeing=st.integers(0, 60),
 )
 @settings(max_examples=100)
-def test_a_row_joins_where_its_number_is_below_the_rate(
+def test_a_row_joins_if_its_number_is_below_the_rate(
     rate: float, rows: int, seed: int, agreeing: int
 ) -> None:
     """Compares as fractions, even if the first digits of all rows equal the rate's digits."""
@@ -232,7 +232,7 @@ def test_streams_of_a_seed_are_apart() -> None:
 
 @pytest.mark.parametrize(("rows", "rate"), [(50, 0.02), (30, 0.3), (7, 0.9), (5, 1.0)])
 @pytest.mark.parametrize("taken", [0, 1, 9])
-def test_a_sampler_goes_on_from_a_state(rows: int, rate: float, taken: int) -> None:
+def test_a_sampler_continues_from_a_state(rows: int, rate: float, taken: int) -> None:
     first = PoissonSampler(rows, rate, open_stream(1, "sampling"))
     for _ in range(taken):
         first.draw_block(1)

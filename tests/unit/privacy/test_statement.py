@@ -132,7 +132,7 @@ def test_facts_add_their_names_together_too(key: str) -> None:
         ({"patients": Patients(images=5)}, {"tested_copies_of_items", "tested_patients"}),
     ],
 )
-def test_what_is_measured_protects_test_units_alone(fact: dict[str, Any], names: set[str]) -> None:
+def test_measurements_protect_only_test_units(fact: dict[str, Any], names: set[str]) -> None:
     tested, untested = (state_with(**fact, **more) for more in ({"test_units": TESTED}, {}))
     assert set(tested["not_covered"]) - set(untested["not_covered"]) == names
     release = {"mode": "release", "seeds": [1], "epsilon_all_heads": 1.0}
@@ -153,9 +153,7 @@ def test_what_is_measured_protects_test_units_alone(fact: dict[str, Any], names:
         ({"options": TUNED, "selection": SEARCH}, ["weights", "best_trial"]),
     ],
 )
-def test_what_else_leaves_with_the_weights_is_named(
-    changes: dict[str, Any], outputs: list[str]
-) -> None:
+def test_other_released_statistics_are_named(changes: dict[str, Any], outputs: list[str]) -> None:
     assert state_with(**changes)["outputs"] == outputs
 
 
@@ -247,7 +245,7 @@ def test_a_search_repeats_mechanisms_a_random_number_of_times() -> None:
         {"options": UNPRICED, "seeds": [1]},
     ],
 )
-def test_where_nothing_is_promised_no_number_says_otherwise(changes: dict[str, Any]) -> None:
+def test_a_result_without_a_guarantee_has_no_numbers(changes: dict[str, Any]) -> None:
     values = state_with(**changes)
     assert not values["private"]
     assert (values["delta"], "delta_above_one_over_n" in values) == (None, False)
@@ -343,7 +341,7 @@ def test_declared_files_are_named_with_study_option_and_hash() -> None:
     assert plain["public_files"] == {}
 
 
-def test_what_was_given_is_stated_as_it_was() -> None:
+def test_given_options_are_stated_unchanged() -> None:
     values = state_with(
         chosen_from=RULE, checks={"prv": None, "rdp": math.inf}, check_notes={"prv": "too coarse"}
     )

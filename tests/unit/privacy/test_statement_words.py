@@ -135,7 +135,7 @@ def test_no_sentence_of_a_release_of_vectors_says_image_or_picture() -> None:
             assert not re.search("image|picture", sentence, re.IGNORECASE), sentence
 
 
-def test_a_head_of_another_package_is_told_by_the_names_it_states() -> None:
+def test_a_head_of_another_package_is_described_by_its_names() -> None:
     statement = state_with() | {"engine_limits": "of_mine"}
     statement["not_covered"] = [*statement["not_covered"], "of_mine"]
     words = explain_statement(statement)
@@ -189,7 +189,7 @@ def test_no_sentence_promises_less_than_its_own_field(
     assert float(formal) >= mu
 
 
-def test_attacks_are_told_in_percents_of_the_trade_off_of_one_gaussian() -> None:
+def test_attacks_are_stated_in_percent() -> None:
     statement = state_with()
     words = explain_statement(statement).attacks
     # mu = sqrt(1 / 9^2 + 20 / 5^2) and sqrt(2) times it
@@ -232,7 +232,7 @@ def test_the_promise_has_the_budget_the_unit_and_the_releases(unit: str, whole: 
     )
 
 
-def test_one_head_is_promised_alone_and_three_together() -> None:
+def test_the_guarantee_covers_one_head_or_all_together() -> None:
     one = promise_of(seeds=[1], epsilon_all_heads=1.0)
     assert one.startswith("The weights of the head are (1, 1e-5)")
     assert "together" not in one
@@ -257,7 +257,7 @@ def test_one_head_is_promised_alone_and_three_together() -> None:
         ),
     ],
 )
-def test_what_else_leaves_with_the_weights_is_promised_too(
+def test_the_guarantee_covers_other_released_statistics(
     changes: dict[str, Any], beside: str
 ) -> None:
     assert f"heads, with {beside}, are (1, 1e-5)" in promise_of(**changes)
@@ -311,14 +311,14 @@ def test_a_method_that_is_not_private_or_not_priced_promises_nothing() -> None:
         {"epsilon": math.inf, "copies": COPIES, "n": 100_001},
     ],
 )
-def test_where_nothing_is_promised_nothing_limits_an_attacker(changes: dict[str, Any]) -> None:
+def test_attacks_are_unlimited_without_a_guarantee(changes: dict[str, Any]) -> None:
     words = explain_statement(state_with(**changes))
     assert words.promise.startswith("No privacy is promised")
     assert "repeat the picture" not in words.promise
     assert words.attacks.startswith("Nothing limits an attacker")
 
 
-def test_a_delta_above_one_over_n_is_told_beside_the_promise() -> None:
+def test_a_delta_above_one_over_n_is_stated() -> None:
     promise = promise_of(n=100_001)
     assert "But delta 1e-05 is above 1/n = 1e-05 (n = 100001 training rows)" in promise
     told = promise_of(n=100_001, unit="patient")
@@ -354,7 +354,7 @@ def test_copies_that_were_found_weaken_the_promise(unit: str, words: str) -> Non
     assert "repeat" not in promise_of(unit=unit)
 
 
-def test_a_permitted_risk_is_told_with_the_promise() -> None:
+def test_a_permitted_risk_is_stated() -> None:
     promise = promise_of(risk={"advantage": 0.25})
     assert "a permitted risk of any attack on one training image: advantage 0.25;" in promise
     # mu^2 = 1 / 9^2 + 20 / 5^2, rounded up to four digits
@@ -430,7 +430,7 @@ def test_the_backbone_s_public_data_is_an_assumption_that_a_check_may_weaken(
 
 
 @pytest.mark.parametrize("trained", [True, False])
-def test_vectors_from_outside_are_told_with_their_model(trained: bool) -> None:
+def test_external_vectors_are_stated_with_their_model(trained: bool) -> None:
     options = {"family": "external", "model": "some", "version": "2", "weights_sha256": "ab"}
     values = state_with(**of_backbone(backbone_options=options, trained=trained))
     assumption = explain_statement(values).assumption
@@ -441,7 +441,7 @@ def test_vectors_from_outside_are_told_with_their_model(trained: bool) -> None:
     assert "outside dpprobe, by some." in plain
 
 
-def test_a_check_of_near_duplicates_is_told_by_its_counts() -> None:
+def test_counts_of_near_duplicates_are_stated() -> None:
     both = NEAR | {"test": {"near": 0, "rows": 20}}
     words = explain_statement(state_with(**of_backbone(near_duplicate_check=both)))
     assert words.near_duplicates == (
@@ -449,7 +449,7 @@ def test_a_check_of_near_duplicates_is_told_by_its_counts() -> None:
     )
 
 
-def test_chosen_rows_and_rules_are_told_with_their_values() -> None:
+def test_chosen_rows_and_rules_are_stated() -> None:
     words = explain_statement(state_with(chosen_from=RULE, **of_backbone(**DRAWN)))
     drawn, ruled = words.public[1], words.public[-1]
     assert "public seed 7, lies below the fraction 0.25" in drawn
@@ -466,7 +466,7 @@ def test_chosen_rows_and_rules_are_told_with_their_values() -> None:
         ("group", "the mean of one group's rows, each clipped: a row of m has weight 1 / m"),
     ],
 )
-def test_what_a_sensitivity_limits_is_told_by_unit(unit: str, words: str) -> None:
+def test_the_meaning_of_a_sensitivity_depends_on_the_unit(unit: str, words: str) -> None:
     assert explain_statement(state_with(unit=unit)).sensitivity == words
 
 
@@ -482,7 +482,7 @@ def test_what_a_sensitivity_limits_is_told_by_unit(unit: str, words: str) -> Non
         (None, True, False),
     ],
 )
-def test_a_picture_on_both_sides_is_told_by_what_was_compared(
+def test_pictures_on_both_sides_are_stated(
     compared: list[str] | None, listed: bool, stated: bool | None
 ) -> None:
     statement = state_with(test_units=TESTED | {"compared": compared}, **RELEASE)
@@ -495,7 +495,7 @@ def test_a_picture_on_both_sides_is_told_by_what_was_compared(
 
 
 @pytest.mark.parametrize("earlier", [0, 2])
-def test_nothing_else_is_said_of_a_cohort_s_own_rows_alone(earlier: int) -> None:
+def test_a_cohort_states_only_its_own_rows(earlier: int) -> None:
     block = {"earlier": [{"release": "first", "cohort": "a", "n": 5}] * earlier}
     promise = explain_statement(state_with(**RELEASE) | {"cohort": block}).promise
     assert ("rows of this cohort" in promise) == bool(earlier)

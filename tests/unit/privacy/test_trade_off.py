@@ -55,7 +55,7 @@ def test_a_sampled_release_is_bounded_tightly(noise: float, rate: float) -> None
     assert answers[1:4] == pytest.approx(exact[1:4], rel=0.01, abs=1e-5)
 
 
-def test_a_selection_is_bounded_by_its_price_alone() -> None:
+def test_a_selection_is_bounded_only_by_its_price() -> None:
     answers = best_attack([gaussians(5.0)], RATES, best_of(10), delta=DELTA, epsilon=math.log(3))
     expected = [DELTA, 0.003 + DELTA, 0.03 + DELTA, 0.3 + DELTA, 1 - (0.5 - DELTA) / 3, 1.0]
     assert all(
@@ -159,9 +159,7 @@ def test_a_group_in_a_sample_is_bounded_by_its_mixture() -> None:
     ("parts", "size"),
     [([gaussians(0.0)], 1), ([gaussians(2.0, 0.1)], 101), ([gaussians(0.03, 0.9, 10**6)], 1)],
 )
-def test_where_nothing_is_left_of_a_promise_everything_is_allowed(
-    parts: list[Mechanism], size: int
-) -> None:
+def test_a_void_guarantee_allows_every_attack(parts: list[Mechanism], size: int) -> None:
     answer = bound_attacks(parts, [0.001, 0.01], delta=DELTA, epsilon=1.0, size=size)
     assert (answer.balanced_accuracy, answer.true_positives) == (1.0, (1.0, 1.0))
     assert not answer.exact

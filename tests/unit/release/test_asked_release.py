@@ -213,7 +213,7 @@ def test_a_metric_is_part_of_a_release(place: Path) -> None:
     assert other != default
 
 
-def test_a_predecessor_is_part_of_a_release_of_a_chain_alone(place: Path) -> None:
+def test_only_a_chains_release_depends_on_its_predecessor(place: Path) -> None:
     """For a cohort, the predecessor determines the added sums; otherwise it is only a remark."""
     for more, same in (({}, True), ({"cohort": "now"}, False)):
         one, other = (
@@ -224,7 +224,7 @@ def test_a_predecessor_is_part_of_a_release_of_a_chain_alone(place: Path) -> Non
         identify(make_task(place, place, cohort="now", predecessor="x"))
 
 
-def test_a_public_file_counts_by_its_content_alone(place: Path, tmp_path: Path) -> None:
+def test_a_public_file_is_identified_only_by_its_content(place: Path, tmp_path: Path) -> None:
     """Moving the file leaves the head unchanged; rewriting it does not."""
     asked = study(place)
     hashes = []

@@ -145,7 +145,7 @@ def test_a_folder_without_sums_is_no_bundle(folder: Path) -> None:
     ("names", "said"), [(["notes.txt"], "notes.txt"), (["z", "b", "a"], "a, b, z"), ([".n"], ".n")]
 )
 @pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
-def test_what_does_not_belong_to_a_bundle_is_named(
+def test_foreign_files_of_a_bundle_are_named(
     folder: Path, names: list[str], said: str, make: Callable[[Path], None]
 ) -> None:
     for name in names:
@@ -279,7 +279,7 @@ def test_a_stranger_s_file_with_its_right_hash_is_refused_in_one_line(
         assert "\n" not in str(caught.value)
 
 
-def test_what_was_written_is_read(folder: Path, tmp_path: Path) -> None:
+def test_a_written_bundle_is_read_back(folder: Path, tmp_path: Path) -> None:
     facts = bundle.read_facts(folder)
     weights = np.random.default_rng(1).normal(size=(3, 65)).astype(np.float32)
     arrays = {"centre": np.arange(64, dtype=np.float32)}

@@ -47,7 +47,7 @@ def test_a_summary_says_the_verdict_then_what_fails_or_is_promised(report: Repor
     assert every[1:] == [f"{words[c.passed]}{c.name}: {c.detail}" for c in report.checks]
 
 
-def test_each_promise_of_a_valid_bundle_is_told() -> None:
+def test_each_check_of_a_valid_bundle_is_reported() -> None:
     told = Report(tuple(Check(name, True, "holds") for name in PROMISES)).summarize()
     assert told[1:-1] == [f"  {name}: holds" for name in PROMISES]
     without = Report(tuple(Check(name, None, "not there") for name in PROMISES)).summarize()

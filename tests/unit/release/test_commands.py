@@ -131,7 +131,7 @@ def test_a_release_is_compared_and_rolled_back(
     "command",
     ["predict empty x", "verify empty", "export empty --onnx a.onnx", "explain empty"],
 )
-def test_a_folder_that_is_no_bundle_is_told_in_a_line(
+def test_a_folder_that_is_no_bundle_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -156,7 +156,7 @@ def test_a_folder_that_is_no_bundle_is_told_in_a_line(
         ("--monitor --monitor-report .", ("--monitor-report .", "file")),
     ],
 )
-def test_options_that_cannot_be_are_told_before_any_work(
+def test_impossible_options_are_refused_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: tuple[object, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -193,7 +193,7 @@ def test_twenty_unreadable_images_are_listed_and_all_are_counted(
     assert ("20 are shown" in last) == (unread > 20)
 
 
-def test_a_comparison_is_told_and_written_where_it_is_asked(
+def test_a_comparison_is_printed_and_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -239,7 +239,7 @@ def test_a_verification_ends_with_its_verdict(
         assert capsys.readouterr().out.splitlines() == lines
 
 
-def test_an_export_tells_both_differences_and_the_input(
+def test_an_export_states_both_differences_and_its_input(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exported = Exported(

@@ -44,7 +44,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_it_writes_the_documents_of_a_bundle_of_this_version_letter_by_letter(
+def test_explain_rewrites_documents_of_this_version_exactly(
     bundle: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -60,7 +60,7 @@ def test_it_writes_the_documents_of_a_bundle_of_this_version_letter_by_letter(
     assert contents(bundle) == before
 
 
-def test_it_writes_what_is_verified_and_not_what_another_version_wrote(
+def test_explain_writes_verified_facts_instead_of_old_texts(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in DOCUMENTS.values():

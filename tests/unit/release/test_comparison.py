@@ -103,7 +103,7 @@ def test_null_rows_and_rows_without_a_label_add_nothing() -> None:
     assert total(np.full(3, math.nan), right, [0, 1, 2]) == 0
 
 
-def test_what_leaves_is_a_whole_number_of_steps() -> None:
+def test_a_released_difference_is_a_whole_number_of_steps() -> None:
     """Low bits then reveal nothing about the sum; `privacy.releases` refuses any other sum."""
     shares = np.random.default_rng(0).random((2, 30))
     first, second = shares
@@ -128,7 +128,7 @@ def test_noise_has_the_deviations_of_the_plan() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-5), (0.5, 1e-4), (2.0, 1e-6)])
-def test_epsilon_is_that_of_a_gaussian_mechanism(
+def test_epsilon_equals_that_of_a_gaussian_mechanism(
     tmp_path: Path, epsilon: float, delta: float
 ) -> None:
     """Both releases together are compared with Balle and Wang 2018, theorem 8, and a library."""
@@ -228,7 +228,7 @@ def test_squares_shorten_the_interval_of_heads_that_mostly_agree() -> None:
         assert width < 0.7 * 2 * 1.96 * math.sqrt(1 / n + (1 / mu / n) ** 2)
 
 
-def test_equal_heads_are_told_apart_in_one_of_twenty_comparisons_at_most() -> None:
+def test_equal_heads_differ_in_at_most_one_of_twenty_comparisons() -> None:
     noise = Noise(n=300, difference=25.0, squares=50.0)
     drawn = draw_sums(300, noise, 0.0, 0.5, ())
     found = [estimate_difference(one, noise, Metric()).better for one in drawn]

@@ -28,7 +28,7 @@ IMAGES = unit_words("image")
         ([-0.0104, 0.0896], ("No difference", "-1.1 to +9.0", "equally good")),
     ],
 )
-def test_the_verdict_is_that_of_the_interval(
+def test_the_verdict_follows_the_interval(
     interval: list[float], tokens: tuple[str, ...], more: dict[str, Any]
 ) -> None:
     record = {

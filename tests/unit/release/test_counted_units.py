@@ -112,7 +112,7 @@ def test_all_that_reads_the_test_units_is_priced_together_as_another_library_doe
         assert together.realised_epsilon == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_price_together_is_that_of_all_plans_and_none_of_one_alone() -> None:
+def test_the_joint_price_covers_all_plans() -> None:
     one = plan_of(gaussian(5.0, name="a"), realised_epsilon=0.9)
     assert state_together(one, one) is None
     assert state_together(one, None) is None
@@ -175,7 +175,7 @@ def test_the_number_of_units_is_the_plan_s(
         assert counted_units.weights_of_rows(features, plan).tolist() == weights
 
 
-def test_scores_are_those_of_the_first_head() -> None:
+def test_scores_come_from_the_first_head() -> None:
     """This kind of head returns a row unchanged."""
     rows = np.array([[0.5, 2.0], [-1.0, 3.0], [0.0, 0.0]])
     one, other = head(2), head(2, seed=2)

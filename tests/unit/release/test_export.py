@@ -238,7 +238,7 @@ def test_a_file_that_differs_is_refused_and_removed(
     assert list(path.parent.iterdir()) == []
 
 
-def test_what_cannot_be_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_file_names_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = write_example(tmp_path / "pixels")
     # the model card mentions the export only for backbones with weights
     assert read_json(bundle / "bundle.json")["backbone"]["weights_sha256"] is None

@@ -73,7 +73,7 @@ def test_the_centre_is_a_direction_of_rows_that_are_not_centred() -> None:
     assert monitor.find_directions(None, None, dimension=4) is None
 
 
-def test_shares_are_the_nearest_ones() -> None:
+def test_shares_minimise_the_distance() -> None:
     generator = np.random.default_rng(1)
     noisy = generator.normal(0.2, 0.3, size=(50, 6))
     shares = monitor.project_shares(noisy)
@@ -217,7 +217,7 @@ def report(*verdicts: str, needed: int | None = None) -> monitor.Report:
         (("too few", "too few"), "too few", ("1,030", 60)),
     ],
 )
-def test_the_verdict_is_the_worst_that_a_table_tells(
+def test_the_verdict_is_the_worst_of_all_tables(
     verdicts: tuple[str, ...], verdict: str, last: tuple[object, ...]
 ) -> None:
     made = report(*verdicts, needed=60)

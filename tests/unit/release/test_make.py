@@ -62,7 +62,7 @@ def contents(output: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in output.iterdir()}
 
 
-def test_a_missing_gpu_is_told_before_a_booking(
+def test_a_missing_gpu_is_reported_before_a_booking(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only large exact sums use the study's GPU; other heads are drawn on the CPU."""
@@ -84,7 +84,7 @@ def test_a_missing_gpu_is_told_before_a_booking(
     ]
 
 
-def test_a_device_with_other_products_is_told_before_a_booking(
+def test_a_device_with_inexact_products_is_refused_before_a_booking(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = study(folder, method="steps", name="steps")
@@ -94,7 +94,7 @@ def test_a_device_with_other_products_is_told_before_a_booking(
     assert not ledger(folder).read_entries()
 
 
-def test_a_full_disk_is_told_before_a_booking(
+def test_a_full_disk_is_reported_before_a_booking(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=10**9, free=10))
@@ -474,7 +474,7 @@ def _numbers(value: Any) -> set[int]:
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_step_leaves_no_second_head_and_no_unbooked_draw(
+def test_a_kill_at_any_step_causes_no_second_or_unbooked_draw(
     tmp_path: Path, repository: Path
 ) -> None:
     words = [sys.executable, "-m", "tests.support.kill_walk", str(tmp_path)]

@@ -303,7 +303,7 @@ def test_a_lost_key_or_file_is_no_way_around(prepared: Path) -> None:
     assert ledger(prepared, "copy").read_entries() == []
 
 
-def test_missing_tables_are_said(prepared: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_tables_are_reported(prepared: Path, caplog: pytest.LogCaptureFixture) -> None:
     (prepared / "data/toy/train.parquet").unlink()
     release_of(prepared, "toy", "first")
     check_tokens(caplog.text, "toy", "names of units")

@@ -88,7 +88,7 @@ def test_a_fact_of_one_side_is_refused_or_stated(
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_an_id_of_both_sides_is_refused_where_test_images_are_measured(
+def test_an_id_on_both_sides_is_refused_with_a_test_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """Only a column names items; ids that are positions in two files may be equal by chance."""
@@ -107,9 +107,7 @@ def test_an_id_of_both_sides_is_refused_where_test_images_are_measured(
 
 
 @pytest.mark.parametrize("fact", FACTS)
-def test_a_fact_beside_a_choice_is_priced_in_training_and_stated_in_tests(
-    tmp_path: Path, fact: str
-) -> None:
+def test_duplicates_are_priced_with_a_choice(tmp_path: Path, fact: str) -> None:
     write_features(tmp_path, **FACTS[fact])
     statement = read_bundle(release(tmp_path, study(tmp_path))).statement
     block = statement["choice"]
@@ -122,7 +120,7 @@ def test_a_fact_beside_a_choice_is_priced_in_training_and_stated_in_tests(
 
 
 @pytest.mark.parametrize("images", [2, None])
-def test_a_choice_beside_patients_with_several_images_has_no_bound_for_them(
+def test_a_choice_has_no_bound_for_patients_with_several_images(
     tmp_path: Path, images: int | None
 ) -> None:
     write_features(tmp_path, images_per_patient=2, **FACTS["none"])

@@ -225,7 +225,7 @@ def check_head(read: bundle.Bundle, options: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_release_with_a_student_is_verified_and_tells_what_was_released(
+def test_a_release_with_a_student_states_its_mechanisms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     write_features(tmp_path)

@@ -113,9 +113,7 @@ def everything(path: Path) -> dict[str, Any]:
     return {name: ANSWERS.get(name, f"answer {name}") for name in yaml.safe_load(path.read_text())}
 
 
-def test_a_form_asks_each_open_question_once_and_says_where_its_answer_goes(
-    read: Bundle, tmp_path: Path
-) -> None:
+def test_a_form_has_each_open_question_once(read: Bundle, tmp_path: Path) -> None:
     path = tmp_path / "new/answers.yaml"
     number = write_answers(read, path)
     text = path.read_text()
@@ -245,9 +243,7 @@ def test_a_faulty_answer_is_refused_with_its_id_value_and_remedy(
         read_answers(read, path)
 
 
-def test_what_the_bundle_answers_is_not_asked_and_no_person_answers_it(
-    read: Bundle, tmp_path: Path
-) -> None:
+def test_questions_that_the_bundle_answers_are_not_asked(read: Bundle, tmp_path: Path) -> None:
     card = CardFacts(intended_use="Sorting.", contact="Clinic", license="mit")
     carded = replace(read, facts=read.facts.model_copy(update={"card": card}))
     write_answers(carded, tmp_path / "form.yaml")

@@ -289,7 +289,7 @@ def test_each_field_of_a_question_is_a_field_of_some_release(read: Bundle) -> No
             assert find_stated(whole, field) or find_stated(patients, field), field
 
 
-def test_answers_are_the_values_of_the_bundle(read: Bundle) -> None:
+def test_answers_equal_values_of_the_bundle(read: Bundle) -> None:
     """The release has patients, a test result, a calibration and sites."""
     found = rows(answer_questions(list_fields(with_everything(read))))
     for ask, wanted in {

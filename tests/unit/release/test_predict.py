@@ -133,7 +133,7 @@ MOBILENET = {
     ],
     ids=["mobilenet-float16", "mobilenet-float32", "pixels", "scattering"],
 )
-def test_predictions_are_those_of_stored_features(
+def test_predictions_equal_those_of_stored_features(
     tmp_path: Path, cifar: Path, test_data: Path, backbone: dict[str, Any], dtype: str
 ) -> None:
     checkpoint = None
@@ -286,7 +286,7 @@ def test_an_image_in_memory_that_cannot_be_read_is_named(
         predictor.predict_images(images)
 
 
-def test_no_prediction_is_left_where_the_work_breaks(
+def test_a_failed_prediction_leaves_no_file(
     tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture(1).save(tmp_path / "x.png")
@@ -296,7 +296,7 @@ def test_no_prediction_is_left_where_the_work_breaks(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_standard_output_has_the_table_alone(
+def test_standard_output_has_only_the_table(
     tmp_path: Path, bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture(1).save(tmp_path / "x.png")

@@ -91,7 +91,7 @@ def picture(seed: int) -> Image.Image:
     return Image.fromarray(values)
 
 
-def test_scores_are_those_of_unit_rows_side_by_side(folder: Path, weights: list[Path]) -> None:
+def test_scores_of_joined_backbones_use_unit_rows(folder: Path, weights: list[Path]) -> None:
     """Files of weights are recognised by their hashes, in any order."""
     predictor = Predictor.load_bundle(folder / "both", checkpoint=weights, device="cpu")
     images = [picture(seed) for seed in range(3)]

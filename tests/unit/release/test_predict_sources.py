@@ -146,7 +146,7 @@ def test_a_folder_of_weights_is_named_by_the_user(folder: Path, tmp_path: Path) 
         assert loaded["model"] == f"local-dir:{sha256(b'{}').hexdigest()}"
 
 
-def test_a_bundle_cannot_name_a_folder_alone(folder: Path) -> None:
+def test_a_bundle_with_a_folder_needs_its_hash(folder: Path) -> None:
     alter(folder, of("timm", model=FOLDER))
     with refuses(DataError, "bundle", "checkpoint"):
         Predictor.load_bundle(folder, device="cpu", **ALLOWED)

@@ -75,7 +75,7 @@ def test_a_coverage_is_one_that_was_published(
     assert rule == SetRule(threshold=wanted, abstain_below=0.5)
 
 
-def test_what_a_release_cannot_do_is_refused() -> None:
+def test_unsupported_requests_are_refused() -> None:
     some, none = offering(0.8, 0.95), offering()
     for calibration, said in ((some, "0.8, 0.95"), (none, "none")):
         with refuses(ConfigError, "coverage 0.9", said):

@@ -95,7 +95,7 @@ def test_hidden_folders_are_of_one_entry_and_dropped_with_it(tmp_path: Path) -> 
     folders.drop(entries[0])
 
 
-def test_each_folder_of_bundles_is_noted_once_beside_its_ledger(tmp_path: Path) -> None:
+def test_each_folder_of_bundles_is_recorded_once(tmp_path: Path) -> None:
     """Names may have a line break, and the last line may be cut off by a full disk."""
     odd = tmp_path / "else\nwhere"
     for dataset, folder in (("a", odd), ("b", tmp_path), ("a", odd), ("a", tmp_path / "x/../r")):

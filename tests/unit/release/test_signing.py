@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_signature_holds_for_these_bytes_and_this_key_alone(
+def test_a_signature_is_valid_only_for_its_bytes_and_key(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     private, public = write_keys(folder)
@@ -104,7 +104,7 @@ def test_other_keys_are_refused_in_a_line(folder: Path) -> None:
         sign_bundle(folder, locked)
 
 
-def test_a_key_is_read_from_a_plain_file_alone(tmp_path: Path) -> None:
+def test_a_key_is_read_only_from_a_plain_file(tmp_path: Path) -> None:
     """Reading a pipe might wait forever for its writer."""
     private, _ = write_keys(tmp_path)
     assert read_private_key(private)

@@ -144,7 +144,7 @@ def test_values_agree_with_themselves_and_with_other_last_digits(values: Any) ->
         ([[1.0]], [[1.1]]),
     ],
 )
-def test_what_differs_in_form_or_value_does_not_agree(value: Any, stated: Any) -> None:
+def test_other_forms_and_values_do_not_agree(value: Any, stated: Any) -> None:
     assert not agree(value, stated)
 
 
@@ -177,7 +177,7 @@ def tested() -> Plan:
     )
 
 
-def test_the_price_is_that_of_a_gaussian(tested: Plan) -> None:
+def test_the_price_equals_that_of_a_gaussian(tested: Plan) -> None:
     assert price_tested(tested) == pytest.approx(gaussian_epsilon(0.5, 1e-5), rel=2e-6)
 
 

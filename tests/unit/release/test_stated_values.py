@@ -72,7 +72,7 @@ def test_a_hash_has_64_lower_case_digits(text: Any, is_one: bool) -> None:
 
 
 @given(JSON, JSON)
-def test_values_are_the_same_if_their_json_is(one: Any, other: Any) -> None:
+def test_values_are_equal_if_their_json_is(one: Any, other: Any) -> None:
     """1, 1.0 and true differ; the order of keys does not matter."""
     same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
     assert (refusal_of(stated_values.require_same, "v", one, other) is None) == same

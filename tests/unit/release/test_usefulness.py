@@ -136,7 +136,7 @@ def test_of_several_labels_none_need_be_predicted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("quality", "useless"), [(0.0, True), (4.0, False)])
 @pytest.mark.parametrize("headline", ["accuracy", "auc", "macro_accuracy"])
-def test_a_head_of_noise_is_refused_and_one_that_tells_classes_apart_is_not(
+def test_only_useless_heads_are_refused(
     tmp_path: Path, quality: float, useless: bool, headline: Headline
 ) -> None:
     path = write_cell(tmp_path, class_names="ab", quality=quality, headline=headline, rows=120)
@@ -163,7 +163,7 @@ def test_without_a_benchmark_the_planner_names_a_number_that_is_enough(
 
 @pytest.mark.parametrize("classes", [2, 5])
 @pytest.mark.parametrize("ranks", [True, False])
-def test_a_benchmark_that_balances_otherwise_tells_only_how_well_the_head_ranks(
+def test_otherwise_balanced_cells_count_only_by_auc(
     tmp_path: Path, classes: int, ranks: bool
 ) -> None:
     """With two classes the AUC decides; with more the planner decides, from public facts."""

@@ -88,7 +88,7 @@ def test_a_release_of_pooled_items_is_loaded(bundle: Path) -> None:
         check_backbone(bundle, trained_on(bundle, size="8").backbone, loaded, DIMENSION)
 
 
-def test_what_training_did_not_take_is_refused(bundle: Path, tmp_path: Path) -> None:
+def test_vectors_of_another_kind_are_refused(bundle: Path, tmp_path: Path) -> None:
     by_trident(tmp_path, "s0", np.ones((3, DIMENSION)))
     by_trident(tmp_path, "s1", np.ones((3, DIMENSION + 1)))
     pd.DataFrame({"x": [[0.0] * DIMENSION]}).to_parquet(tmp_path / "rows.parquet")

@@ -12,7 +12,9 @@ from dpprobe.heads.kernels.residuals import clip_rows
 
 @pytest.mark.parametrize(("m", "classes"), [(1, 2), (7, 1), (64, 4), (65, 11)])
 @pytest.mark.parametrize("bias", [0.0, 700.0, np.inf, np.nan])
-def test_residuals_are_numpy_s_and_of_their_row_alone(m: int, classes: int, bias: float) -> None:
+def test_residuals_equal_numpys_and_depend_only_on_their_row(
+    m: int, classes: int, bias: float
+) -> None:
     """A row's bits do not depend on other rows; non-finite logits have probability 0."""
     generator = np.random.default_rng(m)
     logits = 3 * generator.normal(size=(m, classes))

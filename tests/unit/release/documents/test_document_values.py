@@ -30,7 +30,7 @@ def test_percentages_are_rounded_up(rate: float) -> None:
     assert 100 * rate - 1e-6 <= shown <= 100 * rate + 0.1
 
 
-def test_each_rate_that_a_card_states_is_that_of_the_best_attack(tmp_path: Path) -> None:
+def test_stated_attack_rates_equal_those_of_the_best_attack(tmp_path: Path) -> None:
     statement = read_json(write_example(tmp_path / "bundle") / STATEMENT_FILE)
     statement["evaluation"] = {"mechanisms": statement["mechanisms"][:1]}
     trained, tested = (

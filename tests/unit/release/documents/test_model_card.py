@@ -240,7 +240,7 @@ SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", SAID)
-def test_each_fact_of_a_release_is_said(plain: Release, case: str) -> None:
+def test_the_card_states_each_fact_of_a_release(plain: Release, case: str) -> None:
     changes, says = SAID[case]
     before, after = write(plain), write(changed(plain, **changes))
     for words in says:

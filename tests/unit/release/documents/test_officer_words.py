@@ -24,7 +24,7 @@ from tests.support.stored_releases import unpack_release
         ("group", True, 1.00001e-5, 1000, ["1.001e-5", "0.01001 groups"]),
     ],
 )
-def test_delta_is_told_in_units_and_never_less(
+def test_delta_is_stated_in_units_rounded_up(
     unit: str, vectors: bool, delta: float, n: int, tokens: list[str]
 ) -> None:
     said = explain_delta({"delta": delta, "n": n}, unit_words(unit, vectors=vectors))
@@ -45,7 +45,7 @@ def test_a_release_without_test_units_says_that_they_pay_nothing(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["tested", "calibration", "monitor"])
-def test_the_price_of_a_test_unit_is_that_of_everything_measured(tmp_path: Path, kind: str) -> None:
+def test_the_epsilon_of_test_units_covers_all_measurements(tmp_path: Path, kind: str) -> None:
     read = read_bundle(unpack_release(tmp_path, kind))
     blocks = [read.statement.get(name) for name in ("evaluation", "calibration", "monitor")]
     prices = [each.get("together") or each["epsilon"] for each in blocks if each]

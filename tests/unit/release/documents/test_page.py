@@ -112,7 +112,7 @@ def test_the_table_has_the_rates_of_the_best_attack_rounded_up(plain: Release) -
                 assert 0 <= cell - 100 * rate < 0.1, f"{cell}% for {rate}"
 
 
-def test_the_curve_is_that_of_the_best_attack_and_its_marks_lie_on_it(plain: Release) -> None:
+def test_the_curve_shows_the_best_attack(plain: Release) -> None:
     """The plot is 200 units wide and high, with its top left corner at (44, 8)."""
     drawn = read(plain).drawn
     (line,) = [each["points"] for tag, each in drawn if tag == "polyline"]
@@ -152,7 +152,7 @@ def test_each_mechanism_is_a_row_with_the_units_that_it_reads(
     assert cells[item["name"]][4] == f"{100 * item['budget_share']:.4g}%"
 
 
-def test_the_facts_of_the_promise_are_those_of_the_statement(plain: Release) -> None:
+def test_the_page_has_the_facts_of_the_statement(plain: Release) -> None:
     said = read(plain, n=12345).text
     for words in (
         "Epsilon 1 ",

@@ -110,7 +110,7 @@ def test_another_subsample_is_named(original: Path, said: Any, fault: tuple[obje
 
 
 @pytest.mark.parametrize("key", ["parts", "relation", "not_covered", "evidence"])
-def test_a_statement_without_a_key_or_with_one_more_is_named(original: Path, key: str) -> None:
+def test_missing_and_unknown_keys_of_a_statement_are_named(original: Path, key: str) -> None:
     whole = read_json(original / bundle.STATEMENT_FILE)
     less = {name: value for name, value in whole.items() if name != key}
     with refuses(DataError, key):
@@ -147,7 +147,7 @@ def with_files(original: Path) -> tuple[dict[str, Any], Any, MethodOptions]:
     return stated, plan, options
 
 
-def test_public_files_are_stated_by_name_and_hash_alone(with_files: Any) -> None:
+def test_public_files_are_stated_only_by_name_and_hash(with_files: Any) -> None:
     stated, _, _ = with_files
     assert stated["public_files"] == HASHES
     assert stated["options"]["init_file"] == "start.safetensors"
@@ -200,7 +200,7 @@ SPLITS: list[tuple[Any, tuple[str, ...]]] = [
     ],
     ids=str,
 )
-def test_facts_of_test_units_are_those_of_all_that_was_measured(
+def test_facts_of_test_units_cover_all_measurements(
     change: dict[str, Any], tokens: tuple[object, ...]
 ) -> None:
     stated = {"format_version": 3, "evaluation": measured(), **change}

@@ -82,7 +82,7 @@ def three_lines(ledger: Ledger) -> Ledger:
     return ledger
 
 
-def test_what_is_booked_is_read_back_by_another_process(ledger: Ledger) -> None:
+def test_another_process_reads_a_booking(ledger: Ledger) -> None:
     selection = Selection(mean=10, repeated=("gradients",))
     mechanisms = gaussian(20.0), gaussian(50.0, name="centre")
     plan = Plan(

@@ -118,7 +118,7 @@ def test_each_entry_of_a_ledger_is_compared_by_the_units_that_it_had(tmp_path: P
     book(tmp_path, "b", asked("w"), named("Cy"))
 
 
-def test_equal_images_or_features_are_the_same_units_whatever_their_names(tmp_path: Path) -> None:
+def test_equal_images_or_features_are_one_unit_under_any_name(tmp_path: Path) -> None:
     """Users may declare that equal names are different people, but not that equal images are."""
     x = tables(tmp_path / "x", ["p", "q"], ["r"])
     y = tables(tmp_path / "y", ["s", "r"], ["t"])
@@ -286,7 +286,7 @@ def test_a_split_whose_people_moved_under_another_spelling_is_refused(tmp_path: 
     book(tmp_path, "a", asked("v3"), stayed)
 
 
-def test_an_image_on_both_sides_is_refused_where_both_are_read(tmp_path: Path) -> None:
+def test_an_image_on_both_sides_is_refused(tmp_path: Path) -> None:
     units = tables(tmp_path / "x", ["p", "q"], ["q"])
     said = str(refusal_of(book, tmp_path, "a", asked("v1", parts=BOTH), units))
     check_tokens(said, "image", "splits")
@@ -320,7 +320,7 @@ def test_prices_to_other_units_are_not_added_up(
     book(tmp_path, "c", asked("v3"), None)  # in a ledger without other entries
 
 
-def test_a_dataset_that_nobody_knows_is_no_partner(
+def test_an_unknown_dataset_cannot_share_units(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     book(tmp_path, "a", asked("v1"), None)
@@ -460,7 +460,7 @@ def test_a_picture_with_another_compression_does_not_pay_on_both_sides(
         book(tmp_path, "a", asked("v1", parts=BOTH), units)
 
 
-def test_images_that_nobody_can_compare_are_never_called_different(tmp_path: Path) -> None:
+def test_images_that_cannot_be_compared_count_as_equal(tmp_path: Path) -> None:
     """Both sides are added up, as an upper bound; another dataset is refused or declared."""
     parts = (SPENT, part("test", gaussian(1.6)))
     gone = Units(names={}, tables=None)  # the split tables are missing
@@ -575,7 +575,7 @@ IMAGES = st.sets(st.integers(1, 4))
 
 
 @given(st.sampled_from(["images", "names"]), IMAGES, IMAGES, IMAGES, IMAGES)
-def test_an_image_or_name_moved_if_it_is_on_one_side_alone_and_later_on_the_other(
+def test_units_that_change_sides_are_found(
     kind: str, train: set[int], test: set[int], later_train: set[int], later_test: set[int]
 ) -> None:
     first, second = (

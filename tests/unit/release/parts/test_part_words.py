@@ -193,7 +193,9 @@ def test_no_image_is_on_both_sides_only_by_the_comparison_that_is_stated(
 
 @pytest.mark.parametrize("releases", [1, 2])
 @pytest.mark.parametrize("sites", [None, of_sites()])
-def test_the_only_release_is_that_of_a_ledger(releases: int, sites: dict[str, Any] | None) -> None:
+def test_the_only_release_determines_the_ledgers_total(
+    releases: int, sites: dict[str, Any] | None
+) -> None:
     read = load_readers()["ledger"].values
     assert read is not None
     statement = {"sites": sites} if sites else {}
@@ -211,7 +213,7 @@ def test_a_choice_has_no_bound_for_a_patient_with_several_images(
         assert ("no bound is stated" in said) == (patients is not None)
 
 
-def test_what_a_result_leaves_out_is_no_more_than_its_counts_show() -> None:
+def test_omissions_of_a_result_follow_from_its_counts() -> None:
     unit, stated = unit_words("image"), {"epsilon_realised": 1.0}
     hidden = {"interval": [0.0, 1.0], "labels_left_out": 1}
     few = measured("auc", 0.5) | hidden
@@ -227,7 +229,7 @@ def test_what_a_result_leaves_out_is_no_more_than_its_counts_show() -> None:
 
 
 @pytest.mark.parametrize("colluders", [1, 2])
-def test_sites_that_trust_nobody_say_how_many_may_collude(colluders: int) -> None:
+def test_the_number_of_colluding_sites_is_stated(colluders: int) -> None:
     block = of_sites() | {"colluders": colluders}
     said = explain_sites(block, unit_words("patient"), {})["sites"]
     others = "one other site" if colluders == 1 else "2 other sites"
@@ -273,7 +275,7 @@ def test_shares_never_cost_more_than_their_sentence_says() -> None:
 
 @pytest.mark.parametrize("horizon", [None, 4, 12])
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 11])
-def test_a_cohort_is_told_with_all_before_it(
+def test_a_cohort_is_described_with_all_earlier_ones(
     statement: dict[str, Any], count: int, horizon: int | None
 ) -> None:
     if horizon is not None and count >= horizon:

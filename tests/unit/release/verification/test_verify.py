@@ -256,7 +256,7 @@ def unnoticed(original: Path, name: str, folder: Path) -> set[str]:
     return passed
 
 
-def test_every_edit_of_the_statement_is_noticed_but_these(original: Path, tmp_path: Path) -> None:
+def test_all_but_listed_edits_of_the_statement_are_noticed(original: Path, tmp_path: Path) -> None:
     """Unsampled heads do not depend on n; only the maker knows ledger, choice and split."""
     passed = unnoticed(original, files.STATEMENT_FILE, tmp_path / "copy")
     ledger = {f"ledger.{name}" for name in ("entry", "releases", "epsilon", "exact")}
@@ -264,7 +264,7 @@ def test_every_edit_of_the_statement_is_noticed_but_these(original: Path, tmp_pa
     assert passed == {"n", "choice.cells", "choice.epsilon", *ledger, *split}
 
 
-def test_every_edit_of_the_facts_is_noticed_but_these(original: Path, tmp_path: Path) -> None:
+def test_all_but_listed_edits_of_the_facts_are_noticed(original: Path, tmp_path: Path) -> None:
     """Names and the maker's texts cannot be derived from a bundle."""
     passed = unnoticed(original, files.FACTS_FILE, tmp_path / "copy")
     assert {place.split(".")[0] for place in passed} == {"name", "study", "dpprobe", "card"}
@@ -344,7 +344,7 @@ PARTS: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_part_is_named_and_the_backbone_tells_what_hashes_cannot(bundle: Path, part: str) -> None:
+def test_a_changed_backbone_is_found_by_its_features(bundle: Path, part: str) -> None:
     report = verify_bundle(edited(bundle, files.FACTS_FILE, PARTS[part]))
     (check,) = [check for check in report.checks if check.name == "parts"]
     assert check.passed is False

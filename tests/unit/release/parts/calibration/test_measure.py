@@ -185,7 +185,7 @@ def test_tables_share_the_budget(classes: int, with_point: bool, tables: dict[st
     assert wanted[0].count == noisy_counts.QUERIES
 
 
-def test_counts_of_four_classes_are_those_of_their_rows() -> None:
+def test_counts_of_four_classes_equal_a_plain_count() -> None:
     scores, labels = draw_rows(4, 3000)
     made = calibrate_rows(scores, labels)
     assert made["scale"] == pytest.approx(1, rel=0.1)
@@ -237,7 +237,7 @@ def test_an_operating_point_needs_units_of_its_class() -> None:
         calibration.check_point_size(made_plan(wanted, fewest - 1), point)
 
 
-def test_counts_of_two_classes_are_those_of_their_rows() -> None:
+def test_counts_of_two_classes_equal_a_plain_count() -> None:
     scores, labels = draw_rows(2, 3000)
     made = calibrate_rows(scores, labels)
     temperature = 2.0 ** noisy_counts.search_temperature(made["temperature"])

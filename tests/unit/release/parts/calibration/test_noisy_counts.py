@@ -67,7 +67,7 @@ def test_sets_of_ten_thousand_releases_cover(
     assert useful > 0.9 * releases
 
 
-def test_without_noise_the_sets_are_those_of_split_conformal_prediction() -> None:
+def test_sets_without_noise_equal_split_conformal_prediction() -> None:
     """The threshold is the highest edge that covers at the usual quantile, ceil((n + 1)(1 - a))."""
     generator = np.random.default_rng(4)
     values, labels = draw_rows(2000, generator)
@@ -94,7 +94,7 @@ def binned(
     return edges, counts.astype(float), (middles, scores, labels)
 
 
-def test_the_logistic_regression_is_that_of_the_rows() -> None:
+def test_the_logistic_regression_on_counts_equals_that_on_rows() -> None:
     _, counts, (middles, scores, labels) = binned(200_000, 2.0, np.random.default_rng(6))
     slope, offset = calibration.fit_logistic(middles, *counts, n=200_000, deviation=0.0)
     usual = LogisticRegression(C=np.inf).fit(scores[:, None], labels)
@@ -210,7 +210,7 @@ def test_a_temperature_is_found_by_halving(signs: list[float]) -> None:
         assert calibration.search_temperature(signs) == pytest.approx(low + (high - low) / 4)
 
 
-def test_the_allowed_misses_are_those_of_the_module() -> None:
+def test_allowed_misses_follow_the_documented_formula() -> None:
     """(1 - b)(1 - g) is the coverage; noise gets a tenth of the misses."""
     for n, coverage in itertools.product((50, 99, 2000), calibration.COVERAGES):
         most, z = calibration.allowed_misses(n, coverage)
@@ -332,7 +332,7 @@ def test_a_head_that_ranks_backwards_has_slope_0() -> None:
 
 @pytest.mark.parametrize("n", [9, 99])
 @pytest.mark.parametrize("other", [-20.0, 0.0, 7.0, 300.0])
-def test_one_bin_gives_an_offset_alone(n: int, other: float) -> None:
+def test_one_bin_gives_only_an_offset(n: int, other: float) -> None:
     one = np.array([0.0, 300.0, 0.0])
     few = one * other / 300
     mixed = min(0.25, 2 * 1.5 / n)
@@ -355,7 +355,7 @@ def test_bins_within_their_noise_teach_nothing() -> None:
     assert found == calibration.fit_logistic(np.array([3.0, 1]), *clear, n=999, deviation=2.0)
 
 
-def test_a_table_of_noise_alone_publishes_no_sets() -> None:
+def test_pure_noise_gives_no_prediction_sets() -> None:
     made = calibration.describe_classes(np.ones((11, 2)), np.ones(16), n=40, deviation=50.0)
     assert made["sets"] == []
     (row,) = made["reliability"]
@@ -380,7 +380,7 @@ def test_sets_of_several_classes_count_the_true_class_below_each_edge() -> None:
     assert below[0.99] == pytest.approx(calibration.LABEL_EDGES[place], rel=2e-6)
 
 
-def test_answers_of_several_classes_are_those_of_the_ranges_from_the_limit_on() -> None:
+def test_answered_images_are_in_ranges_above_the_limit() -> None:
     """A limit never divides a range, so the interval is that of a single share."""
     top = np.stack([30.0 * np.arange(1, 12), 30.0 * np.arange(11, 0, -1)], axis=1)
     made = calibration.describe_classes(top, np.ones(16), n=9000, deviation=2.0)["abstention"]
@@ -428,7 +428,7 @@ def test_the_candidates_of_two_classes_count_a_divided_bin_as_missed() -> None:
         assert deviation == pytest.approx(2.0 * math.sqrt(bins))
 
 
-def test_a_share_of_many_rows_ends_where_its_variance_says() -> None:
+def test_the_interval_of_a_share_follows_its_variance() -> None:
     few = np.array(calibration.estimate_share(30.0, 1e5, 2.0, 3.0))
     most = np.array(calibration.estimate_share(1e5 - 30.0, 1e5, 3.0, 2.0))
     for end in few[1:]:  # nearly the Poisson variance plus the noise variance

@@ -177,7 +177,7 @@ def test_backbones_and_seeds_share_calibrations(
     assert sorted(solved) == [0.5, 2]
 
 
-def test_what_auto_chooses_is_priced_by_backbone_where_features_are_there(tmp_path: Path) -> None:
+def test_choices_of_auto_are_priced_by_backbone(tmp_path: Path) -> None:
     release = plan_of(COVARIANCE, 1.0, tmp_path)
     auto = study({"auto": {"head": "auto"}}, [0.5, 2])
     facts = {
@@ -380,7 +380,7 @@ def test_cells_that_lie_there_count_though_the_study_lists_them_no_longer(tmp_pa
     check("an empty folder", 7, EVERY + 1 + SEEDS, EVERY + 4 + SEEDS)
 
 
-def test_a_cell_of_other_noise_counts_beside_the_planned_one(tmp_path: Path) -> None:
+def test_cells_with_other_noise_count_too(tmp_path: Path) -> None:
     lay_cell(tmp_path, "digits/pixels/covariance/2", noise=0.5)
     block = price_choice(with_datasets(tmp_path), tmp_path)
     exact = composed(tmp_path, {0.5: EVERY, 2.0: EVERY + 4 * SEEDS})  # twice the mu
@@ -597,7 +597,7 @@ def test_an_impossible_choice_is_named(change: dict[str, Any], fault: tuple[obje
 
 
 @pytest.mark.parametrize("listed", [1, 2, 12])
-def test_an_estimator_tells_how_many_fits_its_budget_lists(listed: int) -> None:
+def test_an_estimator_states_the_number_of_earlier_fits(listed: int) -> None:
     block = fits_block(listed)
     assert block == {"cells": 0, "epsilon": None, "uncovered": None, "other_fits": listed - 1}
     values = {"choice": block, "ledger": {"releases": listed}}

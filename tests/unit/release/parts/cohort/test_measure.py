@@ -123,7 +123,7 @@ def test_a_chain_ends_with_the_predecessor(count: int) -> None:
         check_cohort(state(block, {"name": "any"}), PLAN)
 
 
-def test_units_of_a_cohort_are_those_of_the_plan() -> None:
+def test_a_cohort_has_the_planned_units() -> None:
     block = describe_cohort("now", list_earlier(1), horizon=None, n=999)
     with refuses(DataError, "cohort"):
         check_cohort(state(block, {"name": "r0"}), PLAN)

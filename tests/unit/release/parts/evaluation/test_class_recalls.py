@@ -44,7 +44,7 @@ def test_intervals_cover(
     assert worst_covered / runs >= 0.93
 
 
-def test_the_error_of_the_mean_is_that_of_draws() -> None:
+def test_the_error_of_the_mean_equals_that_of_draws() -> None:
     generator, n, p, deviation = np.random.default_rng(1), 1000, np.array([0.5, 0.8]), 30.0
     right = generator.binomial(n, p, (2000, 2))
     tables = np.stack([right, n - right], axis=2) + generator.normal(0, deviation, (2000, 2, 2))
@@ -89,7 +89,7 @@ def plain_recalls(table: Any, deviation: float) -> tuple[Estimate, Worst]:
     ],
     ids=str,
 )
-def test_recalls_are_those_of_a_plain_loop(table: Any, deviation: float) -> None:
+def test_recalls_equal_a_plain_loop(table: Any, deviation: float) -> None:
     found, worst = estimate_recalls(table, deviation)
     expected, lowest = plain_recalls(table, deviation)
     assert found == pytest.approx(expected)

@@ -122,7 +122,7 @@ def test_no_unit_moves_what_is_released_by_more_than_its_sensitivity(
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "auc", "macro_accuracy"])
-def test_a_site_s_step_is_that_of_all_sites_units(
+def test_the_step_of_a_site_fits_the_total_of_all_sites(
     metric: Metric, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The total over all sites' units is at most 2^53 steps, which float64 adds exactly."""
@@ -180,7 +180,7 @@ def test_the_interval_of_an_area_covers_sampling_and_noise(
     assert inside >= 200 * 0.95 - 3 * math.sqrt(200 * 0.95 * 0.05)
 
 
-def test_standard_errors_and_spreads_are_those_of_draws() -> None:
+def test_standard_errors_equal_those_of_draws() -> None:
     generator, n, deviation = np.random.default_rng(0), 400, 9.0
     drawn = (generator.binomial(n, 0.8, 20_000) + generator.normal(0, deviation, 20_000)) / n
     estimate = results.accuracy_estimate(0.8, n, deviation)
@@ -254,7 +254,7 @@ def search(function: Any) -> float:
 
 @pytest.mark.parametrize("value", [0.0, 0.02, 0.5, 0.93, 1.0])
 @pytest.mark.parametrize(("n", "deviation"), [(1, 0.1), (40, 0.1), (40, 5.0), (300, 2.0)])
-def test_the_interval_of_an_accuracy_is_that_of_all_counts(
+def test_the_interval_of_an_accuracy_equals_a_search_over_all_counts(
     value: float, n: int, deviation: float
 ) -> None:
     """The interval has each p that the noisy sum does not reject at 2.5% on either side."""
@@ -274,7 +274,7 @@ def draw_counts(labels: int, bins: int, seed: int) -> Any:
 
 
 @pytest.mark.parametrize("labels", [1, 3])
-def test_an_area_is_that_of_scikit_learn(labels: int) -> None:
+def test_the_auc_equals_scikit_learns(labels: int) -> None:
     counts = draw_counts(labels, 9, labels)
     areas = [
         roc_auc_score(np.repeat([1, 0], 9), np.tile(np.arange(9), 2), sample_weight=each.ravel())
@@ -286,7 +286,7 @@ def test_an_area_is_that_of_scikit_learn(labels: int) -> None:
 
 
 @pytest.mark.parametrize(("labels", "deviation"), [(1, 1e-6), (3, 1e-6), (1, 3.0), (2, 6.0)])
-def test_the_ends_of_an_area_are_where_newcombe_rejects_it(labels: int, deviation: float) -> None:
+def test_the_interval_of_an_auc_equals_newcombes(labels: int, deviation: float) -> None:
     """Ends are 1.96 deviations from the value; errors of the labels may all have one sign."""
     counts = draw_counts(labels, 16, 5)
     estimate, _ = results.area_estimate(counts, deviation)
@@ -378,7 +378,7 @@ def evaluate(metric: Any, scores: Any, labels: Any, units: Any = None, **more: A
     return measure(scores, labels, plan, metric, units=units, **more)
 
 
-def test_accuracy_and_recalls_are_those_of_scikit_learn() -> None:
+def test_accuracy_and_recalls_equal_scikit_learns() -> None:
     scores, labels = drawn(4)
     answers = scores.argmax(axis=1)
     made = evaluate("accuracy", scores, labels)
@@ -427,7 +427,7 @@ def test_each_patient_counts_as_one() -> None:
     assert np.sum(counts, axis=0)[0] == pytest.approx(hits.sum(), abs=0.05)
 
 
-def test_null_rows_are_wrong_of_nobody() -> None:
+def test_null_rows_count_as_wrong() -> None:
     scores, labels = drawn(3)
     scores[:6], labels[:6] = math.nan, 0
     counts = evaluate("macro_accuracy", scores, labels)["class_counts"]

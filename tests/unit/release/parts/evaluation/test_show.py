@@ -57,7 +57,7 @@ def test_a_result_is_stated_with_its_interval(
     check_tokens(show.state_measured(given), *said)
 
 
-def test_no_class_is_named_as_worst_where_noise_may_have_decided() -> None:
+def test_no_worst_class_is_named_within_noise() -> None:
     assert "nevus" in show.state_measured(block("macro_accuracy", 0.5, 0.46, 0.54, WORST))
     assert "nevus" not in show.state_measured(block("macro_accuracy", 0.35, 0.3, 0.38, WORST))
     assert "40" not in show.state_measured(block("accuracy", 0.4, 0.0, 0.81))

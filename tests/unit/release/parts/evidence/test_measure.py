@@ -50,7 +50,7 @@ def _audit(folder: Path, plan: Plan, **changes: Any) -> Path:
     return path
 
 
-def test_a_white_box_audit_of_the_same_plan_alone_is_evidence(tmp_path: Path, plan: Plan) -> None:
+def test_only_a_white_box_audit_of_the_same_plan_is_evidence(tmp_path: Path, plan: Plan) -> None:
     """The evidence excludes attacks on real rows."""
     assert set(EVIDENCE) == set(Evidence.model_fields)
     assert read_evidence(_audit(tmp_path, plan), plan) == EVIDENCE
@@ -83,7 +83,7 @@ def test_a_release_states_its_evidence_and_verifies(
 
 
 @pytest.mark.parametrize("holds", [False, True])
-def test_nothing_is_released_or_booked_where_a_test_refutes_the_promise(
+def test_a_refuted_guarantee_stops_the_release(
     holds: bool, tmp_path: Path, plan: Plan, calibration: Path
 ) -> None:
     write_features(tmp_path)
@@ -104,7 +104,7 @@ MADE = made_plan([gaussians(8.0)], n=1000)
 
 
 @pytest.mark.parametrize(("lower", "above"), [(0.71, False), (1.0, False), (1.00001, True)])
-def test_a_bound_above_the_promise_is_told_with_its_chance(lower: float, above: bool) -> None:
+def test_a_bound_above_epsilon_is_stated_with_its_chance(lower: float, above: bool) -> None:
     evidence = EVIDENCE | {"epsilon_lower": lower, "confidence": 0.975}
     said, passed = check_evidence({"evidence": evidence}, MADE)
     assert passed

@@ -293,7 +293,7 @@ def check(first: float, second: list[float], *, n: int, deviation: float) -> Non
     check_totals({"a": [first], "b": second}, sizes, plan)
 
 
-def test_a_total_exceeds_n_by_its_noise_alone() -> None:
+def test_a_total_exceeds_n_only_by_noise() -> None:
     """The limit is eight deviations of a sum of bins."""
     check(300.0, [299.0, 1.0, 0.0], n=300, deviation=0.1)
     check(5.0, [5.0, 0.0], n=300, deviation=0.1)  # null rows are not counted

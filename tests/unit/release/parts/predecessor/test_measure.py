@@ -52,7 +52,7 @@ def test_a_chain_is_followed_to_its_end(chain: list[Path]) -> None:
         check_tokens(found.detail, "v2, v1")
 
 
-def test_without_folders_it_says_that_nobody_looked(chain: list[Path]) -> None:
+def test_an_unsearched_chain_is_stated(chain: list[Path]) -> None:
     found = check(chain[2])
     assert found is not None
     assert found.passed is None
@@ -60,7 +60,7 @@ def test_without_folders_it_says_that_nobody_looked(chain: list[Path]) -> None:
     assert check(chain[0]) is None
 
 
-def test_what_is_missing_or_no_part_of_the_chain_fails(chain: list[Path], tmp_path: Path) -> None:
+def test_missing_and_foreign_releases_of_a_chain_fail(chain: list[Path], tmp_path: Path) -> None:
     first, second, third = chain
     for given, missing in ((second, first), (first, second)):
         digest = bundle_digest(missing)

@@ -30,7 +30,7 @@ def describe(names: str = "abcd", **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("names", "colluders"), itertools.product(("ab", "abcd"), (1, 2, 3)))
-def test_sites_that_trust_nobody_say_how_many_may_collude(names: str, colluders: int) -> None:
+def test_the_number_of_colluding_sites_is_stated(names: str, colluders: int) -> None:
     block = describe(names, colluders=colluders)
     # a single honest site adds all the plan's noise, so shares cost nothing
     assert (block["log10_penalty"] is not None) == (len(names) - colluders > 1)

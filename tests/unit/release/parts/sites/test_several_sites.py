@@ -439,7 +439,7 @@ def read_sums(victim: Site, others: list[Site], *, masks: bool) -> np.ndarray:
     return numbers
 
 
-def test_a_restored_private_folder_tells_no_difference_of_sums(
+def test_a_restored_private_folder_reveals_no_difference_of_sums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new total moves the victim's gradient; reusing the noise would reveal by how much."""
@@ -542,7 +542,7 @@ def test_a_site_that_dies_at_any_step_continues_with_the_same_message(tmp_path: 
         ([1] * 99, None, WaitingError, 31),
     ],
 )
-def test_a_run_waits_as_long_as_is_said_and_ends_where_its_entry_is_abandoned(
+def test_a_run_waits_until_the_limit_or_an_abandoned_entry(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     entries: list[int | None],

@@ -94,7 +94,7 @@ def test_from_keys_to_a_verified_bundle(
         assert verify_bundle(bundle).passed
 
 
-def test_what_a_study_lacks_is_named(
+def test_missing_keys_of_a_study_are_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_study(folder, "east", dict.fromkeys(NAMES, "a" * 64))

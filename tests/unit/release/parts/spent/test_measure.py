@@ -83,7 +83,7 @@ def test_the_exact_total_of_one_release_is_its_price() -> None:
 
 
 @pytest.mark.parametrize("plan", [SAMPLED, SEARCHED], ids=["samples", "a search"])
-def test_samples_and_searches_have_a_bound_alone(plan: Plan) -> None:
+def test_sampled_and_searched_releases_have_only_a_bound(plan: Plan) -> None:
     state(plan, exact=False)
     with refuses(DataError, "exact"):
         state(plan)
