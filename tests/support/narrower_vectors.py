@@ -52,7 +52,7 @@ def check_sums(lanes: int) -> None:
     for dimension, classes in ((1, 2), (65, 11), (1025, 21)):
         test_fused_step.test_sums_of_any_shape_are_numpys(dimension, classes, False, False)
     for columns in (7, 130):
-        test_exact_step.test_sums_are_those_of_whole_numbers("plain", 40, columns, 6, 17)
+        test_exact_step.test_sums_equal_those_of_whole_numbers("plain", 40, columns, 6, 17)
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ def test_a_clock_shows_hours_where_there_are_any(seconds: float) -> None:
     assert progress.format_clock(seconds) == wanted
 
 
-def test_the_time_left_is_that_of_the_work_after_the_first_step(
+def test_the_time_left_equals_that_of_the_work_after_the_first_step(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first step takes 1 s; then 8 rows remain, and each takes 2.5 s."""
@@ -100,7 +100,7 @@ def test_work_that_failed_has_no_last_line(clock: Clock, caplog: pytest.LogCaptu
         (0.5, 60.0, [0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 63.5]),
     ],
 )
-def test_waits_are_told_after_pauses_that_double(
+def test_waits_are_reported_after_pauses_that_double(
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
     first: float,
@@ -114,7 +114,7 @@ def test_waits_are_told_after_pauses_that_double(
     assert caplog.messages == said
 
 
-def test_a_wait_that_ended_begins_anew(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wait_that_ended_begins_again(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     clock.end = clock.now + 45
     with progress.report_wait("w", waits=lambda: not 130 <= clock.now < 134):
         pass

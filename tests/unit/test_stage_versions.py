@@ -23,7 +23,7 @@ from dpprobe.stage_versions import (
 TRAINED, STATED = StageVersion(4, "training"), StageVersion(7, "statement")
 
 
-def test_versions_are_those_of_the_code_and_know_their_stage() -> None:
+def test_versions_equal_those_of_the_code_and_know_their_stage() -> None:
     assert VERSIONS == versions.VERSIONS
     copied = pickle.loads(pickle.dumps(VERSIONS["training"]))
     assert (copied, copied.stage) == (versions.VERSIONS["training"], "training")

@@ -73,7 +73,7 @@ def test_a_long_value_is_shown_by_its_first_100_characters() -> None:
         assert said == f"config: methods.sgd.steps: {shown}: must be a whole number"
 
 
-def test_every_mistake_of_a_block_is_told_at_once() -> None:
+def test_every_mistake_of_a_block_is_reported_at_once() -> None:
     said = refusal_of(
         "releases",
         {"one": {"epsilon": [], "card": {"licence": ""}, "cohort": "x" * 81}},

@@ -104,7 +104,7 @@ def test_a_study_measures_its_datasets_on_its_backbones(name: str, everything: S
 
 
 @pytest.mark.parametrize("name", [name for name, each in BY_NAME.items() if each.measurement])
-def test_a_job_needs_the_features_or_cells_of_its_place_alone(
+def test_a_job_needs_the_features_or_cells_only_of_its_place(
     name: str, everything: StudyFiles
 ) -> None:
     analysis = BY_NAME[name]

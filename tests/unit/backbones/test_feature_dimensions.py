@@ -139,7 +139,7 @@ def test_a_second_start_asks_only_for_what_changed(asked: list[str], tmp_path: P
     assert asked == ["vit", "other"] + ["vit"] * 5
 
 
-def test_a_checkpoint_that_is_written_anew_is_looked_at_again(
+def test_a_checkpoint_that_is_written_again_is_looked_at_again(
     asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "weights.safetensors"
@@ -179,7 +179,9 @@ def test_a_checkpoint_that_is_written_anew_is_looked_at_again(
     ],
 )
 @pytest.mark.usefixtures("asked")
-def test_faults_are_those_of_loading(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+def test_faults_equal_those_of_loading(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         load(**TINY | changed)
     found = read(tmp_path, vit=TINY | changed)

@@ -609,7 +609,7 @@ def test_a_hash_of_weights_covers_names_types_shapes_and_values() -> None:
     assert hashed({"b": one, "a": one}) == hashed({"a": one, "b": one}), "order is no content"
 
 
-def test_an_error_is_told_on_one_line_of_at_most_200_characters() -> None:
+def test_an_error_is_reported_on_one_line_of_at_most_200_characters() -> None:
     assert one_line(ValueError("two\n  lines")) == "two lines"
     assert one_line(KeyError()) == "KeyError"
     assert one_line(ValueError("x" * 200)) == "x" * 200

@@ -224,7 +224,7 @@ STATED: list[tuple[Any, dict[str, Any] | None, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("name", ["w.json", "config.json"])
 @pytest.mark.parametrize(("values", "given", "arguments"), STATED)
-def test_a_file_beside_a_checkpoint_states_its_preprocessing(
+def test_a_file_next_to_a_checkpoint_states_its_preprocessing(
     tmp_path: Path, name: str, values: Any, given: dict[str, Any] | None, arguments: dict[str, Any]
 ) -> None:
     (tmp_path / name).write_text(json.dumps(values))
@@ -402,7 +402,7 @@ def test_the_class_token_of_dinov3_is_the_first_token_after_its_norm() -> None:
         ({"model": "vit_base_patch14_dinov2.lvd142m"}, None),  # timm uses its class token
     ],
 )
-def test_another_pooling_than_the_authors_is_told(
+def test_another_pooling_than_the_authors_is_reported(
     tmp_path: Path, change: dict[str, Any], named: str | None
 ) -> None:
     for name, arguments in (("folder", {}), ("stated", {"model_args": {"global_pool": "token"}})):
@@ -421,7 +421,7 @@ def test_another_pooling_than_the_authors_is_told(
 
 
 @pytest.mark.locked
-def test_every_pooling_that_timm_notes_is_told() -> None:
+def test_every_pooling_that_timm_notes_is_reported() -> None:
     """The test reads timm's own notes, so the list cannot become outdated."""
     source = Path(inspect.getfile(timm.models.eva)).read_text()
     parts = re.split(r"\ndef ", source)

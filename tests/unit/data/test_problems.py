@@ -243,7 +243,7 @@ def test_a_row_with_a_fault_is_named(rows: Rows, fault: str, options: dict[str, 
     assert line.replace("\0", r"\x00") == f"{where}, {path}: {row['detail']}; {remedy}"
 
 
-def test_one_id_may_stand_in_both_splits_and_a_wrong_label_is_told_once(rows: Rows) -> None:
+def test_one_id_may_stand_in_both_splits_and_a_wrong_label_is_reported_once(rows: Rows) -> None:
     assert not write_spoiled(rows, change(id="test-1"))
     (line,) = write_spoiled(rows, change(id="test-1", label=2), plain=True)
     assert re.fullmatch(r"train row 4 \(id test-1\), .*train4\.jpg: label 2 is not .*", line)
@@ -257,7 +257,7 @@ def test_damaged_images_are_no_copies_of_each_other(rows: Rows) -> None:
     assert {row["problem"] for row in rows.report()} == {"unreadable image"}
 
 
-def test_all_problems_are_told_at_once_by_kind(rows: Rows) -> None:
+def test_all_problems_are_reported_at_once_by_kind(rows: Rows) -> None:
     train, test = rows.splits["train"], rows.splits["test"]
     head, *lines = write_spoiled(
         rows,
@@ -333,7 +333,7 @@ def test_only_test_rows_of_a_class_may_be_missing(
         (5, "", "the same bytes as train id train-5; same picture, other label: cat and dog"),
     ],
 )
-def test_an_image_in_both_splits_stops_or_is_told(
+def test_an_image_in_both_splits_stops_or_is_reported(
     rows: Rows, source: int, kind: str, said: str, verify: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Test row 2 is a cat. Only decoding finds equal pixels in another file format."""
@@ -440,7 +440,7 @@ def test_groups_in_two_spellings_stop(rows: Rows) -> None:
 
 
 @pytest.mark.parametrize("high", [255, 256, 1000, 4010, 32767, 32768, 65535])
-def test_dark_images_of_16_bits_are_told_with_the_bits_of_the_brightest(
+def test_dark_images_of_16_bits_are_reported_with_the_bits_of_the_brightest(
     rows: Rows, high: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number, row in enumerate((*rows.splits["test"], *rows.splits["train"])):
@@ -571,7 +571,7 @@ def make_images(root: Path, names: list[str]) -> str:
     return str(root)
 
 
-def test_a_locked_file_is_told(tmp_path: Path) -> None:
+def test_a_locked_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "x.h5ad"
     with h5py.File(path, "w") as file:
         file["X"] = np.zeros((3, 2))

@@ -185,7 +185,7 @@ def test_a_part_made_alone_is_the_one_made_from_the_whole(tmp_path: Path) -> Non
     assert [each for each in ids["digits"] if each in kept] == ids["part"]
 
 
-def test_expected_sizes_are_those_of_the_whole(tmp_path: Path) -> None:
+def test_expected_sizes_equal_those_of_the_whole(tmp_path: Path) -> None:
     sizes = {"train": 1438, "test": 359, "classes": 10}
     part = dataset_options({**DIGITS, "expect": sizes, "subsample": {"per_class": 9}})
     dataset_preparation.prepare_dataset(part, tmp_path / "part")

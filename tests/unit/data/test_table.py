@@ -243,7 +243,7 @@ def test_a_source_that_gives_what_it_says_is_written(
         assert read.read_labels().tolist() == rows.column("label").to_pylist()
 
 
-def test_what_a_source_says_of_a_row_is_told_once(tmp_path: Path) -> None:
+def test_what_a_source_says_of_a_row_is_reported_once(tmp_path: Path) -> None:
     faults = [[("label", "kind is blank")], [], [("value", "age is 'old'")]]
     rows = make_rows("train", [None, 1, 7], faults=faults)
     with pytest.raises(DataError) as refused:

@@ -181,7 +181,7 @@ def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_pat
 @pytest.mark.parametrize(
     "columns", [(), ("id_column",), ("unit_column",), ("id_column", "unit_column")]
 )
-def test_a_key_changes_with_what_decides_the_sides_alone(
+def test_a_key_changes_only_with_what_decides_the_sides(
     values: dict[str, Any], own_test: bool, columns: tuple[str, ...]
 ) -> None:
     """The key is the unit, else the id, path or key, else the files; for test sets, the files."""

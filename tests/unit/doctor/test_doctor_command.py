@@ -244,7 +244,9 @@ def record_figure(name: str, content: bytes) -> Path:
     ],
 )
 @pytest.mark.parametrize("whole", [True, False])
-def test_results_whose_records_are_lost_are_told(doctor: Doctor, name: str, whole: bool) -> None:
+def test_results_whose_records_are_lost_are_reported(
+    doctor: Doctor, name: str, whole: bool
+) -> None:
     record = record_figure(name, b"as written")
     record_figure("tables/other.csv", b"as written")
     assert doctor()[0] == 0
@@ -317,7 +319,7 @@ def test_links_to_themselves_are_named(doctor: Doctor, place: str) -> None:
     doctor("--fix")
 
 
-def test_temporary_files_of_killed_jobs_are_told_and_deleted(doctor: Doctor) -> None:
+def test_temporary_files_of_killed_jobs_are_reported_and_deleted(doctor: Doctor) -> None:
     ended = subprocess.run([sys.executable, "-c", KILLED], check=False)
     assert ended.returncode == -signal.SIGKILL
     with atomic_path(Path(FEATURES, "shard-x.h5")) as mine:
@@ -342,7 +344,7 @@ with atomic_path(Path({FEATURES!r}, "shard-00000-of-00002.h5")) as path:
 """
 
 
-def test_sizes_are_told_of_a_truncated_file(doctor: Doctor) -> None:
+def test_sizes_are_reported_of_a_truncated_file(doctor: Doctor) -> None:
     path = Path(CELL, "heads.safetensors")
     size = path.stat().st_size
     truncate(path)

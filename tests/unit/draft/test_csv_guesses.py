@@ -82,7 +82,7 @@ def test_the_study_has_the_table_s_rows_classes_and_people(
     )
 
 
-def test_the_printed_counts_are_those_of_the_tables_that_a_run_makes(desk: Desk) -> None:
+def test_the_printed_counts_equal_those_of_the_tables_that_a_run_makes(desk: Desk) -> None:
     rows = lesions(50)
     for number, row in enumerate(rows):
         desk.file(f"scans/{row['file']}").write_bytes(png(number))

@@ -22,7 +22,7 @@ def folder(desk: Desk) -> Desk:
     return desk
 
 
-def test_a_file_is_replaced_by_force_alone(folder: Desk) -> None:
+def test_a_file_is_replaced_only_by_force(folder: Desk) -> None:
     folder.file("x.yaml", "mine")
     assert "x.yaml: the file exists" in folder.init("x")
     assert (folder.folder / "x.yaml").read_text() == "mine"

@@ -19,7 +19,7 @@ SPAN = re.compile(r"-?\d+% \(-?\d+ to -?\d+\)")
     small=st.integers(25, 30),
     people=st.sampled_from([0, 25, 40]),
 )
-def test_the_accuracies_are_those_of_the_command_that_is_named(
+def test_the_accuracies_equal_those_of_the_command_that_is_named(
     desk: Desk, large: int, small: int, people: int
 ) -> None:
     rows = [

@@ -97,7 +97,7 @@ def test_masks_and_previews_are_left_out_or_refused(
     ("part", "word"),
     [("{}_flip", "flip"), ("{}_rot90", "rot"), ("{}_aug_1", "aug"), ("{} - Copy", "copy")],
 )
-def test_copies_are_told_and_left_out_by_the_draft(
+def test_copies_are_reported_and_left_out_by_the_draft(
     desk: Desk, part: str, word: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_images(desk.folder, folder(part))
@@ -126,7 +126,7 @@ def test_pairs_on_both_sides_are_counted(desk: Desk) -> None:
     assert prepared(desk.draft("x").keys) == 22
 
 
-def test_a_folder_of_masks_beside_the_classes_is_no_class(desk: Desk) -> None:
+def test_a_folder_of_masks_next_to_the_classes_is_no_class(desk: Desk) -> None:
     write_images(desk.folder, [f"x/{name}/{n}.png" for n in NUMBERS for name in ("a", "masks")])
     write_images(desk.folder, [f"x/b/b{number}.png" for number in NUMBERS])
     drafted = desk.draft("x")

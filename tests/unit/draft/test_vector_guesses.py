@@ -132,7 +132,7 @@ def test_parquet_files_of_vectors_are_recognised(
     assert f"{train}: embedding [{parts * ROWS}, 4] of float32" in confirm(desk, "x.yaml")
 
 
-def test_a_column_of_vectors_is_named_beside_images(desk: Desk) -> None:
+def test_a_column_of_vectors_is_named_next_to_images(desk: Desk) -> None:
     """A file with images is read as images unless the user names its vector column."""
     numbers = [row % 2 for row in range(ROWS)]
     put_parquet(

@@ -26,7 +26,7 @@ def test_every_number_has_a_source() -> None:
         assert citation.note or None not in (citation.title, citation.year, citation.venue)
 
 
-def test_rows_are_unique_and_have_values_of_columns_alone() -> None:
+def test_rows_are_unique_and_have_values_only_of_columns() -> None:
     for table in published.read_published().tables:
         names = [row.row for row in table.rows]
         assert len(set(names)) == len(names)

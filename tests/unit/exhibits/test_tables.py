@@ -51,7 +51,7 @@ def test_a_cell_of_several_lines_and_a_comparison_stay_in_the_markdown_s_row() -
         ((50.0, 49.96, 50.06), "(50.0 to 50.1)"),
     ],
 )
-def test_plus_minus_is_for_symmetric_intervals_alone(
+def test_plus_minus_is_only_for_symmetric_intervals(
     interval: tuple[float, float, float], text: str
 ) -> None:
     assert tables.interval_text(*interval) == text

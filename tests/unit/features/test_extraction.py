@@ -134,7 +134,7 @@ def extract(dataset: Path, output: Path, *, shards: int = 1, **changed: Any) -> 
 @pytest.mark.parametrize(
     ("shards", "batch_size", "threads"), [(1, 100, 1), (1, 4, 5), (3, 2, 2), (11, 4, 1)]
 )
-def test_features_are_those_of_each_row(
+def test_features_equal_those_of_each_row(
     tmp_path: Path, shards: int, batch_size: int, threads: int
 ) -> None:
     values = [5 * row for row in range(11)]
@@ -417,7 +417,7 @@ def test_a_table_that_ends_early_is_refused(
         one_shard(dataset, tmp_path / "out", shard=0, shards=1)
 
 
-def test_crops_are_stored_beside_the_features_of_the_central_part(tmp_path: Path) -> None:
+def test_crops_are_stored_next_to_the_features_of_the_central_part(tmp_path: Path) -> None:
     images = [noise_png(seed) for seed in range(20)]
     dataset = write_dataset(tmp_path / "data", images)
     crops = vit(crop="inception", crops=3)
@@ -435,7 +435,7 @@ def test_crops_are_stored_beside_the_features_of_the_central_part(tmp_path: Path
     np.testing.assert_array_equal(test.read(), plain.read())
 
 
-def test_a_row_s_crops_depend_on_its_image_alone(tmp_path: Path) -> None:
+def test_a_row_s_crops_depend_only_on_its_image(tmp_path: Path) -> None:
     """Crops do not depend on a row's position, its label, other rows, or the number of crops."""
     images, crops = [noise_png(seed) for seed in range(6)], vit(crop="inception", crops=2)
     stored = extract(write_dataset(tmp_path / "a", images), tmp_path / "out", backbone=crops)

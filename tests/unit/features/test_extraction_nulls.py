@@ -66,7 +66,7 @@ PIXELS = {"family": "pixels"}
         (NETWORK, (0, 1, 2), "float32"),
     ],
 )
-def test_other_features_are_those_of_readable_images(
+def test_other_features_equal_those_of_readable_images(
     tmp_path: Path, backbone: dict[str, Any], nulls: tuple[int, ...], dtype: str
 ) -> None:
     """Tests one shard, and four shards of which one may have only null examples."""

@@ -73,7 +73,7 @@ def test_rows_are_unit_rows_side_by_side(folder: Path) -> None:
     np.testing.assert_allclose(store.rows_at(some[::-1]), expected[some[::-1]], atol=1e-7)
 
 
-def test_columns_are_those_of_the_members(folder: Path) -> None:
+def test_columns_equal_those_of_the_members(folder: Path) -> None:
     store, member = join(folder, "a", "b"), FeatureStore(folder / "a/train/manifest.json")
     assert store.labels.tolist() == LABELS.tolist()
     assert store.ids == member.ids

@@ -139,7 +139,7 @@ def test_rows_of_zeros_and_what_is_no_number_are_nobody_s_and_hide_none() -> Non
         assert shared(beside, private) > 0.4
 
 
-def test_memory_is_that_of_keys_and_compared_rows() -> None:
+def test_memory_equals_that_of_keys_and_compared_rows() -> None:
     private = rows_of(0, 40_000, dimension=256)
     public = private[::-1].copy()
     tracemalloc.start()

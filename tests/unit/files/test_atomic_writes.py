@@ -31,7 +31,9 @@ def write_half(path: Path) -> None:
         raise TypeError("something went wrong in the middle")
 
 
-def test_a_failed_write_keeps_the_earlier_file_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_earlier_file_and_leaves_nothing_next_to_it(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a.json"
     json_files.write_json(path, {"value": 1})
     before = path.read_text()

@@ -34,7 +34,7 @@ def test_a_record_of_before_is_read_without_a_hash(tmp_path: Path) -> None:
         assert json_files.read_json(path) == json_files.read_whole_record(path) == values
 
 
-def test_the_sizes_of_the_files_beside_a_record(tmp_path: Path) -> None:
+def test_the_sizes_of_the_files_next_to_a_record(tmp_path: Path) -> None:
     table, path = tmp_path / "rows.parquet", tmp_path / "record.json"
     other = tmp_path / "more.npy"
     for file in (table, other):

@@ -31,7 +31,7 @@ def test_the_last_error_of_a_log() -> None:
     assert {log: last_error(log) for log in LOGS} == LOGS
 
 
-def test_a_full_disk_is_told_in_one_line(
+def test_a_full_disk_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.log"
@@ -50,7 +50,7 @@ def test_a_full_disk_is_told_in_one_line(
     assert capsys.readouterr().err.endswith(f"ERROR {line}\n")
 
 
-def test_a_log_without_room_is_told_once(
+def test_a_log_without_room_is_reported_once(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(35)
@@ -69,7 +69,7 @@ def test_a_log_without_room_is_told_once(
     ]
 
 
-def test_an_error_that_the_run_prints_at_its_end_is_in_the_log_alone(
+def test_an_error_that_the_run_prints_at_its_end_is_only_in_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(BRIEF, "1")

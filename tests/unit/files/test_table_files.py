@@ -21,7 +21,7 @@ from dpprobe.files import disk_errors, table_files
         (UnicodeDecodeError("utf-8", b"x", 0, 1, "odd"), ".*position 0: odd"),
     ],
 )
-def test_a_damaged_table_is_told_in_a_line(tmp_path: Path, error: Exception, said: str) -> None:
+def test_a_damaged_table_is_reported_in_a_line(tmp_path: Path, error: Exception, said: str) -> None:
     (tmp_path / "a").touch()
     explained = table_files.explain_parquet(tmp_path / "a", DataError, "table")
     with pytest.raises(DataError, match=rf"^table \({said}\); replace it$"), explained:

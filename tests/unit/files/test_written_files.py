@@ -219,7 +219,7 @@ def test_a_job_whose_record_is_lost_runs_again_if_nothing_else_has_hashes(
     assert not lacks_record(record, files)
 
 
-def test_an_unreadable_file_is_told_and_not_made_again(
+def test_an_unreadable_file_is_reported_and_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.h5").write_text("content")

@@ -206,7 +206,7 @@ def batch(
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("views", [0, 1, 3])
 @pytest.mark.parametrize("name", LAYERS)
-def test_clipped_sums_of_a_layer_are_those_of_single_rows(
+def test_clipped_sums_of_a_layer_equal_those_of_single_rows(
     name: str, views: int, device: str
 ) -> None:
     network = started(name)
@@ -235,7 +235,7 @@ def test_each_parameter_has_its_gradient(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("kind", ["weight", "bias"])
-def test_parts_of_layers_are_trained_alone(
+def test_single_parts_of_layers_can_be_trained(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training only weights or only biases has right sums, also in pieces of one row."""

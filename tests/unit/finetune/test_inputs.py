@@ -101,7 +101,7 @@ def test_images_are_the_table_s(
             assert torch.equal(batch, WANTED[torch.from_numpy(index)])
 
 
-def test_images_decoded_anew_and_kept_have_the_same_views(tmp_path: Path) -> None:
+def test_images_decoded_again_and_kept_have_the_same_views(tmp_path: Path) -> None:
     source, index = write_images(tmp_path), np.array([9, 2, 2, 7])
     kept, anew = (images_of(source, augment=VIEWS, memory_mb=size) for size in (100, 0))
     assert (kept.views, anew.views) == (3, 3)
@@ -120,7 +120,7 @@ def test_images_decoded_anew_and_kept_have_the_same_views(tmp_path: Path) -> Non
     views=st.integers(1, 4),
     pad=st.integers(1, SIZE - 1),
 )
-def test_views_depend_on_seed_step_and_row_alone(
+def test_views_depend_only_on_seed_step_and_row(
     rows: list[int], step: int, flip: bool, views: int, pad: int
 ) -> None:
     """Each view equals one of the plain mirrored or unmirrored crops of the reflected image."""

@@ -185,7 +185,7 @@ def test_a_training_is_a_plain_loop_s(optimiser: str, batch_size: Any, noise: fl
         {"units": True, "batch_size": "full"},
     ],
 )
-def test_options_of_rows_are_those_of_a_plain_loop(values: dict[str, Any]) -> None:
+def test_options_of_rows_equal_those_of_a_plain_loop(values: dict[str, Any]) -> None:
     values = {"batch_size": 8, "optimiser": "sgd", "units": False, **values}
     units = values.pop("units")
     options = network_options(**values)
@@ -216,7 +216,7 @@ def test_an_empty_batch_takes_a_noisy_step_that_is_counted(made: list[RecordedSu
     np.testing.assert_allclose(start - flat(trained.state), total, rtol=1e-4, atol=1e-5)
 
 
-def test_priors_move_the_biases_of_the_result_alone() -> None:
+def test_priors_change_only_biases_of_the_result() -> None:
     options = network_options()
     priors = (0.5, 0.3, 0.2)
     plain, moved = train(options), train(network_options(class_priors=priors))
@@ -228,7 +228,7 @@ def test_priors_move_the_biases_of_the_result_alone() -> None:
     torch.testing.assert_close(shift, logs.mean() - logs)
 
 
-def test_mean_gradients_are_clipped_without_privacy_alone() -> None:
+def test_mean_gradients_are_clipped_only_without_privacy() -> None:
     options = network_options(steps=1, batch_size="full", learning_rate=1.0)
     clipped = options.model_copy(update={"max_batch_grad_norm": 0.01})
     start = flat(dict(mlp_network().trained))
@@ -470,7 +470,7 @@ def train_real(
 
 
 @pytest.mark.parametrize(("model", "values"), CASES)
-def test_sums_are_those_of_single_rows_in_any_physical_batch(
+def test_sums_equal_those_of_single_rows_in_any_physical_batch(
     model: str, values: dict[str, Any]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -92,7 +92,7 @@ def test_an_interrupted_search_ends_as_if_it_had_not_been(tmp_path: Path, stop: 
     assert log.read_bytes() == (tmp_path / "whole.json").read_bytes()
 
 
-def test_more_trials_go_on_from_fewer(tmp_path: Path) -> None:
+def test_more_trials_continue_from_fewer(tmp_path: Path) -> None:
     log = tmp_path / "log.json"
     run_trials(searched(5), quality, log=log, seed=8)
     more = Counted()

@@ -60,7 +60,7 @@ def chain(
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_a_first_cohort_has_the_bits_of_the_head_alone(head: str) -> None:
+def test_a_first_cohort_has_the_bits_of_a_single_release(head: str) -> None:
     options = options_of(head)
     alone, _ = train(options, classes_of(), noise=0.5)
     running = RunningSums(ADDED, [], names=options.running_sums or (), n=400)

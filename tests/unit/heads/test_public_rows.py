@@ -113,7 +113,7 @@ def test_rows_without_a_direction_do_not_count(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=30))
-def test_the_effective_dimension_is_that_of_an_isotropic_matrix(values: list[float]) -> None:
+def test_the_effective_dimension_equals_that_of_an_isotropic_matrix(values: list[float]) -> None:
     given_values = torch.tensor(values, dtype=torch.float64)
     found = effective_dimension(Spectrum(given_values, torch.eye(len(values))))
     assert 1 - 1e-9 <= found <= len(values) * (1 + 1e-9)

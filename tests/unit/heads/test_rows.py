@@ -75,7 +75,7 @@ def test_normalisations_are_what_they_are_called() -> None:
 
 
 @pytest.mark.parametrize("value", EVERY)
-def test_norms_are_those_of_the_rows_with_a_one_appended(value: Any) -> None:
+def test_norms_equal_those_of_the_rows_with_a_one_appended(value: Any) -> None:
     data = TrainingSet(features(50, 8), torch.zeros(50, dtype=torch.int64), 3)
     rows = rows_of(data, value)
     wanted = (whole(rows).double().square().sum(1) + 1).sqrt()
@@ -183,7 +183,7 @@ def test_a_centre_of_pure_noise_is_shrunk() -> None:
     assert float(centre.norm()) < 0.1 * 3.0 * 4000**0.5 / 10
 
 
-def test_scores_are_those_of_normalised_rows() -> None:
+def test_scores_equal_those_of_normalised_rows() -> None:
     rows = features()
     weights = np.random.default_rng(0).normal(size=(2, 3, 7)).astype(np.float32)
     transforms = [Transform(Centred(), {CENTRE: torch.full((6,), value)}) for value in (0.1, 0.2)]

@@ -81,7 +81,7 @@ def test_the_gradient_of_a_short_row_is_clipped_as_well(length: float) -> None:
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_sums_are_those_of_numpy_and_of_a_stream(private: bool) -> None:
+def test_sums_equal_those_of_numpy_and_of_a_stream(private: bool) -> None:
     """The rows have more columns than a panel, and take several blocks."""
     features, labels = classes_of(150, 530, 3)
     design = design_of(features, labels, private=private, intercept=0.5, max_row_norm=60.0)
@@ -423,7 +423,7 @@ def whole_numbers(values: torch.Tensor) -> Any:
     agreed=st.sampled_from([70, 2**12, 2**30]),
     block=st.sampled_from([100, 2_000, 2**22]),
 )
-def test_sums_are_those_of_python_s_whole_numbers(
+def test_sums_equal_those_of_python_s_whole_numbers(
     seed: int, shape: tuple[int, int, int], sigmoid: bool, bad: Any, agreed: int, block: int
 ) -> None:
     """Sums rounded rows and factors one at a time; some rows are zero, NaN or infinite.

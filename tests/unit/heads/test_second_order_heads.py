@@ -344,7 +344,7 @@ def test_without_noise_many_steps_are_scikit_learns_logistic_regression(
     check_logistic_regression(fit(options, features, labels, 3, seeds=(1,)), features, labels)
 
 
-def test_per_class_noise_is_that_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_per_class_noise_equals_that_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     """For zero rows, each class's matrix is pure noise, sqrt(K) times the priced noise."""
     options = newton.Options(
         normalize="none", loss="sigmoid", hessian="per_class", steps=2, intercept=0, ridge=1.0
@@ -466,7 +466,7 @@ def test_units_of_equal_rows_train_the_head_of_one_row_each(name: str, noise: fl
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_sums_are_those_of_weighted_rows(private: bool) -> None:
+def test_sums_equal_those_of_weighted_rows(private: bool) -> None:
     """Rows within a unit differ, and each row has several labels."""
     features, labels = classes_of(200, 9, CLASSES, several=True)
     units = Units.number_units([f"{index % 37}" for index in range(200)])

@@ -123,7 +123,7 @@ def test_notes_name_the_sources_the_coverage_and_what_lies_outside() -> None:
 
 
 @pytest.mark.parametrize("unit", ["image", "patient"])
-def test_too_few_units_are_told_with_how_many_would_do(unit: str) -> None:
+def test_too_few_units_are_reported_with_how_many_would_do(unit: str) -> None:
     enough, none = (too_few_words(SETTING, each, unit=unit) for each in (1234, None))
     for words in (enough, none):
         assert f"Too few {unit}s for epsilon 1: with 3,000 {unit}s in 4 classes" in words

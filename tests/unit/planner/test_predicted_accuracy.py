@@ -127,7 +127,7 @@ def test_settings_at_the_ends_of_their_ranges_are_allowed() -> None:
         replace(SETTING, **changes).check_ranges()
 
 
-def test_all_values_out_of_range_are_told_at_once() -> None:
+def test_all_values_out_of_range_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         replace(SETTING, n=1, epsilon=0.0, delta=2.0).check_ranges()
     assert [line.split()[0] for line in str(error.value).splitlines()] == ["n", "epsilon", "delta"]
@@ -138,7 +138,7 @@ def test_accuracies_are_cut_to_what_an_accuracy_can_be() -> None:
     assert kept.predict_accuracy(chance=0.25, ceiling=0.75) == (0.0, 0.5, 1.0)
 
 
-def test_settings_beyond_the_measured_signals_are_told() -> None:
+def test_settings_beyond_the_measured_signals_are_reported() -> None:
     law = read_curves().law
     tiny, huge = replace(SETTING, n=4, epsilon=0.01), replace(SETTING, n=10**9, epsilon=100.0)
     assert [predict(each).beyond for each in (tiny, SETTING, huge)] == [-1, 0, 1]

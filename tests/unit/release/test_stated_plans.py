@@ -73,7 +73,7 @@ def test_a_patient_pays_as_a_group_of_their_images(plan: Plan) -> None:
             )
 
 
-def test_the_first_lines_of_a_statement_are_those_of_a_private_release(tmp_path: Path) -> None:
+def test_the_first_lines_of_a_statement_equal_those_of_a_private_release(tmp_path: Path) -> None:
     folder = write_example(tmp_path / "whole")
     values = read_json(folder / bundle.STATEMENT_FILE)
     facts = bundle.read_facts(folder)

@@ -56,7 +56,7 @@ def test_people_get_a_row_per_epsilon_and_a_column_per_head() -> None:
     assert "delta: d 1e-05." in note
 
 
-def test_the_price_of_choosing_the_best_is_told_of_rows_with_a_choice() -> None:
+def test_the_price_of_choosing_the_best_is_reported_of_rows_with_a_choice() -> None:
     choices = {
         ("d", 0.5): Choice(candidates=1, epsilon=None),
         ("d", 2.0): Choice(candidates=3, epsilon=4.12341),
@@ -122,7 +122,7 @@ def test_programs_get_numbers_with_both_ends_of_each_interval() -> None:
     assert [last[name] for name in blank] == [""] * 3
 
 
-def test_another_metric_is_named_beside_each_dataset() -> None:
+def test_another_metric_is_named_next_to_each_dataset() -> None:
     entries = {
         ("d", 1.0, "x", "a"): made_entry(50.0, constant=25.0, constant_accuracy=25.0),
         ("chest", 1.0, "x", "a"): made_entry(70.0, constant=50.0, constant_accuracy=90.0),

@@ -73,13 +73,13 @@ def _free(mean: float = 85.0, **changes: Any) -> Entry:
         ),
     ],
 )
-def test_the_verdict_states_the_result_beside_both_baselines(
+def test_the_verdict_states_the_result_next_to_both_baselines(
     entry: Entry, free: Entry | None, words: str
 ) -> None:
     assert verdict(_best(entry, free=free)) == words
 
 
-def test_a_better_baseline_on_another_backbone_is_told() -> None:
+def test_a_better_baseline_on_another_backbone_is_reported() -> None:
     entries = {
         ("d", 1.0, "x", "m"): _private(),
         ("d", math.inf, "x", "free"): _free(),
@@ -133,7 +133,7 @@ def test_the_lines_on_a_dataset_are_its_own_by_epsilon() -> None:
     ]
 
 
-def test_a_permitted_risk_is_told_beside_its_epsilon() -> None:
+def test_a_permitted_risk_is_reported_next_to_its_epsilon() -> None:
     own = RiskEpsilon(1.2, "advantage-0.1", 1e-5)
     best = _best(_private(epsilon=own), epsilon=RiskEpsilon(1.4, "advantage-0.1", 1e-5))
     assert verdict(best).startswith("At ε = 1.2 (advantage 0.1")

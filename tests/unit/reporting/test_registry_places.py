@@ -44,7 +44,7 @@ def test_times_take_two_private_heads_whose_seconds_compare() -> None:
     assert TIME_COST.shown(make_study(methods=tuned)) == []
 
 
-def test_an_option_has_a_figure_where_methods_differ_in_it_alone() -> None:
+def test_an_option_has_a_figure_where_methods_differ_only_in_it() -> None:
     scaled = {"head": "sgd", "init": "scaled"}
     methods = {
         f"sgd_{size}_{scale:.0f}": scaled | {"batch_size": size, "init_scale": scale}

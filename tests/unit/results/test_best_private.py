@@ -81,7 +81,7 @@ def test_a_zero_shot_result_is_the_best_of_the_dataset_in_its_metric_if_there_is
     assert found == {"d": ("z", "auc", 61.0), "e": ("x", "auc", 40.0), "f": None}
 
 
-def test_a_permitted_risk_is_told_with_the_heads_own_epsilon() -> None:
+def test_a_permitted_risk_is_reported_with_the_heads_own_epsilon() -> None:
     row = RiskEpsilon(1.4, "advantage-0.1", 1e-5)
     own = RiskEpsilon(1.2, "advantage-0.1", 1e-5)
     grid = made_grid({("d", row, "x", "a"): made_entry(50.0, epsilon=own)})

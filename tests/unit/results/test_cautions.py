@@ -36,7 +36,7 @@ from tests.support.made_grids import made_entry, made_grid
         (4, dict.fromkeys("abcdefg", 4), "a, b, c, d, e and 2 more in all 4 seeds"),
     ],
 )
-def test_classes_are_told_with_the_seeds_that_leave_them_out(
+def test_classes_are_reported_with_the_seeds_that_leave_them_out(
     seeds: int, never: dict[str, int], expected: str
 ) -> None:
     assert never_predicted(made_entry(50.0, seeds=seeds, never=never)) == expected

@@ -180,7 +180,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, text: str | None) -
         path.unlink(missing_ok=True)
 
 
-def test_a_file_is_held_against_the_record_beside_it(tmp_path: Path) -> None:
+def test_a_file_is_compared_with_the_record_next_to_it(tmp_path: Path) -> None:
     path = write_cell(tmp_path)
     statement, heads = path.with_name("privacy.json"), path.with_name("heads.safetensors")
     assert cell_record.check_file(statement) == statement  # the record has no hash of it

@@ -35,7 +35,7 @@ def _made(seed: int, rows: int, *, link: Link) -> tuple[np.ndarray, np.ndarray]:
 
 @settings(max_examples=30)
 @given(st.sampled_from(METRICS), st.integers(2, 40), st.integers(1, 20), st.integers(0, 2**31))
-def test_each_half_has_the_metric_of_its_rows_alone(
+def test_each_half_has_the_metric_only_of_its_rows(
     kind: tuple[Headline, Link], rows: int, patients: int, seed: int
 ) -> None:
     metric, link = kind

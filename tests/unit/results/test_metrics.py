@@ -390,7 +390,7 @@ def test_three_test_rows_leave_much_open(right: int, seeds: int) -> None:
         assert low <= summary[name]["mean"] <= high
 
 
-def test_a_private_cell_has_the_uncertainty_of_its_test_rows_beside_that_of_its_seeds() -> None:
+def test_a_private_cell_has_the_uncertainty_of_its_test_rows_next_to_that_of_its_seeds() -> None:
     scores, labels, _ = _made(5, rows=300, classes=2)
     others = scores + np.random.default_rng(1).normal(size=scores.shape) / 2
     records = [Evaluation(each, labels).compute_metrics() for each in (scores, others)]
@@ -410,7 +410,7 @@ def test_a_private_cell_has_the_uncertainty_of_its_test_rows_beside_that_of_its_
         assert summary[name]["rows_high"] == pytest.approx(alone[name]["rows_high"] + moved)
 
 
-def test_weighted_areas_are_those_of_repeated_rows() -> None:
+def test_weighted_areas_equal_those_of_repeated_rows() -> None:
     generator = np.random.default_rng(0)
     for seed in range(20):
         scores, labels, _ = _made(seed, rows=25, classes=1, several=True, digits=seed % 2)

@@ -78,7 +78,7 @@ def test_checks_of_near_duplicates_have_private_splits_first_and_files_per_backb
     assert StudyFiles(load_study(STUDY)).list_overlaps("digits") == []
 
 
-def test_texts_and_zero_shot_are_of_backbones_with_texts_alone() -> None:
+def test_texts_and_zero_shot_are_of_backbones_only_with_texts() -> None:
     files = StudyFiles(load_study(SEVERAL), results="r")
     assert files.list_texts("wine") == ["r/features/wine/clip/text.safetensors"]
     assert files.list_zero_shot("wine") == [

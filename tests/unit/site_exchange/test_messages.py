@@ -89,7 +89,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_total_is_that_of_all_sites_and_a_message_alone_tells_nothing(folder: Path) -> None:
+def test_the_total_equals_that_of_all_sites_and_a_message_alone_tells_nothing(folder: Path) -> None:
     exchange = open_exchange(folder, "east")
     assert (exchange.read_rounds(), exchange.list_missing(1)) == ([], ["north"])
     counts = range(2, 14)  # as text, 10 sorts before 2
@@ -641,7 +641,7 @@ def test_the_first_agreement_is_kept(folder: Path) -> None:
     assert (folder / "agreement.json").stat().st_mode & 0o077 == 0
 
 
-def test_a_release_of_sites_has_a_folder_beside_the_ledger(folder: Path) -> None:
+def test_a_release_of_sites_has_a_folder_next_to_the_ledger(folder: Path) -> None:
     assert site_folder(folder, "v1") == folder / "site-v1"
     assert not has_sent(folder / "site-v1")
 

@@ -34,7 +34,7 @@ HEADS = {
 }
 
 
-def test_families_differ_in_what_varies_alone() -> None:
+def test_families_differ_only_in_what_varies() -> None:
     options = {
         "a": SGD,
         "b": SGD | {"batch_size": 64},

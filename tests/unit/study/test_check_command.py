@@ -74,7 +74,7 @@ def test_a_good_study_is_counted_and_its_command_told(
     assert networks == [True, True, True, False], "only a check asks the Hub"
 
 
-def test_a_fault_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "study.yaml"
     path.write_text("study: x\n\tseeds: 1\n")
     with pytest.raises(SystemExit, match=r"dpprobe: .*study.yaml:2: a tab, .* spaces"):
@@ -116,7 +116,7 @@ def test_only_readers_that_check_a_study_read_it(repository: Path) -> None:
     }
 
 
-def test_faults_of_lines_are_told_before_files_are_read(
+def test_faults_of_lines_are_reported_before_files_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The dataset's files are missing too, and `imbalance` derives two more datasets from them."""

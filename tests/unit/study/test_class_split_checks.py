@@ -245,7 +245,7 @@ def test_remedies_are_those_that_the_source_has(
         ("auc", "`metric: auc`"),
     ],
 )
-def test_a_test_file_of_one_s_own_is_completed_not_split_anew(
+def test_a_test_file_of_one_s_own_is_completed_not_split_again(
     made: Path, metric: str | None, need: str
 ) -> None:
     own: dict[str, Any] = {**OF_IMAGES, "test": "b.csv", "metric": metric}
@@ -285,7 +285,7 @@ def test_a_release_never_gets_a_choice_of_split_that_tells_of_labels(
         (["v", "w", "x", "y", "z"], "'x' (a.csv line 4) and 2 other texts; correct the labels"),
     ],
 )
-def test_labels_that_are_no_class_are_told_before_counts(
+def test_labels_that_are_no_class_are_reported_before_counts(
     tmp_path: Path, labels: list[str], said: str
 ) -> None:
     dataset = clinic(tmp_path, [])

@@ -104,7 +104,7 @@ def test_views_of_a_backbone_are_refused_where_activations_are_stored(
     assert all(remedy in fault and ": backbones.vit: " in fault for fault in stored)
 
 
-def test_several_stored_crops_are_for_linear_heads_alone() -> None:
+def test_several_stored_crops_are_only_for_linear_heads() -> None:
     stored, from_images = cut_and_uncut(crop="inception", crops=4)
     for fault in [*stored, *from_images]:
         assert "preprocessing.crops is only for linear heads" in fault

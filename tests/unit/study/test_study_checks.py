@@ -402,7 +402,7 @@ def test_tables_that_cannot_be_read_are_left_to_the_job_that_reads_them(
     assert check_study(load_study(STUDY | STUDIES["tables"])) == []
 
 
-def test_a_patient_s_epsilon_is_that_of_a_group(folder: Path) -> None:
+def test_a_patient_s_epsilon_equals_that_of_a_group(folder: Path) -> None:
     """With steps on all rows, k images act like one row of k times the norm: mu becomes k mu.
 
     Dong, Roth and Su 2022, Theorem 2.14 and equation (2.13): delta of mu-GDP at epsilon.

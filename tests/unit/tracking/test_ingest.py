@@ -144,7 +144,7 @@ def test_a_run_has_its_own_files_and_the_dataset_s_run_has_what_all_share(
         assert ("fairness" in kinds) == compared, key
 
 
-def test_one_epsilon_is_shown_beside_baselines(
+def test_one_epsilon_is_shown_next_to_baselines(
     study: Study, parts: dict[str, Any], noted: RecordingWriter
 ) -> None:
     study.ingest(**parts)

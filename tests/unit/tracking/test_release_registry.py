@@ -265,7 +265,7 @@ def test_a_release_needs_the_versions_that_computed_it(bundle: Path, tmp_path: P
             assert names[4:] == ([] if calibration is None else ["set", "abstain"])
 
 
-def test_releases_stay_current_beside_each_other_and_the_study(
+def test_releases_stay_current_next_to_each_other_and_the_study(
     study: Study, bundle: Path, tmp_path: Path
 ) -> None:
     first = register(study, bundle)

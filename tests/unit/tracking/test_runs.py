@@ -60,7 +60,7 @@ def test_each_cell_is_one_complete_run(study: Study) -> None:
     assert (receipt["created"], receipt["replaced"], receipt["kept"]) == (13, 0, 0)
 
 
-def test_an_audit_renews_the_run_of_its_cell_alone(study: Study) -> None:
+def test_an_audit_renews_the_run_only_of_its_cell(study: Study) -> None:
     before = study.ingest()["runs"]
     path = write_audit(study.root, epsilon="0.5")
     receipt = study.ingest(audits=[path])

@@ -26,7 +26,7 @@ from dpprobe.tracking.receipt import RECEIPT_FORMAT, find_store_fault, set_aside
 from tests.support.tracked_study import Study
 
 
-def test_a_locked_database_is_told_of_and_waited_for(
+def test_a_locked_database_is_reported_and_waited_for(
     study: Study, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """MLflow itself gave up silently after 80 seconds, and advised deleting the store."""
@@ -93,7 +93,7 @@ def test_a_server_that_does_not_answer_is_named_at_once_and_without_its_password
     assert "secret" not in str(caught.value)
 
 
-def test_certificates_are_checked_as_mlflow_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificates_are_checked_as_mlflow_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def get(uri: str, **named: Any) -> Any:

@@ -73,7 +73,7 @@ def test_cells_open_at_the_epsilon_nearest_to_one(
         assert view["groupBy"] == {"aggregateFunction": "max", "groupByKeys": [grouped]}
 
 
-def test_baselines_have_a_view_and_are_told_of(tmp_path: Path) -> None:
+def test_baselines_have_a_view_and_are_reported(tmp_path: Path) -> None:
     cells, _, measure = _cells(tmp_path)
     baselines = list_baseline_runs(
         [write_zero_shot(tmp_path, accuracy=0.7)], [], study="s", shared_tags={}, source=Mock()

@@ -285,7 +285,7 @@ def test_a_staged_cell_reads_back_as_it_was_made(
     assert [seed.get("chosen") for seed in record["seeds"]] == list(contents.chosen or (None, None))
 
 
-def test_a_cell_is_current_for_its_own_seeds_metric_and_identity_alone(
+def test_a_cell_is_current_only_for_its_own_seeds_metric_and_identity(
     tmp_path: Path, calibration: Path
 ) -> None:
     task, features = open_task(run_of(tmp_path, calibration, FULL))

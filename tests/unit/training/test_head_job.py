@@ -182,7 +182,7 @@ RELEASING: list[tuple[dict[str, Any], str, list[str]]] = [
 
 
 @pytest.mark.parametrize(("values", "name", "mechanisms"), RELEASING)
-def test_what_is_released_beside_a_head_stays_with_its_seed(
+def test_what_is_released_next_to_a_head_stays_with_its_seed(
     run: Run, values: dict[str, Any], name: str, mechanisms: list[str]
 ) -> None:
     """Such results are statistics of a normalisation, class priors, and options from a search."""
@@ -395,7 +395,7 @@ def test_a_cell_without_room_leaves_what_was_finished(
     assert fits == []
 
 
-def test_a_file_system_that_loses_what_was_written_is_told(
+def test_a_file_system_that_loses_what_was_written_is_reported(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a mounted bucket, a renamed folder may contain the previous content of its files."""

@@ -63,7 +63,9 @@ def write(folder: Path, split: str, nulls: Sequence[int], **more: Any) -> Featur
 @pytest.mark.parametrize("unit", ["image", "patient"])
 @pytest.mark.parametrize("memory_mb", [100, 0], ids=["in memory", "streamed"])
 @EACH
-def test_heads_are_those_of_null_rows(tmp_path: Path, head: str, unit: str, memory_mb: int) -> None:
+def test_heads_equal_those_of_null_rows(
+    tmp_path: Path, head: str, unit: str, memory_mb: int
+) -> None:
     """The bits are equal for any labels of null examples, and n includes null examples."""
     method = method_options(HEADS[head])
     memory_mb = 100 if "batch_size" in HEADS[head] else memory_mb  # samples need memory
@@ -105,7 +107,7 @@ def test_a_release_counts_no_null_row_of_its_test(tmp_path: Path, head: str, uni
         assert weights.sum() == pytest.approx(n), "a null row's weight goes to no other row"
 
 
-def test_a_cell_is_tested_on_readable_rows_alone(tmp_path: Path, calibration: Path) -> None:
+def test_a_cell_is_tested_only_on_readable_rows(tmp_path: Path, calibration: Path) -> None:
     for split in ROWS:
         write(tmp_path, split, NULLS[split], units=None)
     job = make_job(methods={"small": method_options(HEADS["batches"])})

@@ -151,7 +151,7 @@ def test_a_network_is_kept_and_made_again_with_the_same_bits(
         check_unmarked(path, option="init_file", written="x")
 
 
-def test_a_killed_job_goes_on_from_its_own_checkpoint(
+def test_a_killed_job_continues_from_its_own_checkpoint(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run.tune(1)

@@ -280,7 +280,7 @@ def test_the_non_private_baseline_follows_the_headline_metric(
     assert run.record("ceiling")["options"].get("balanced") is balanced
 
 
-def test_a_current_cell_is_kept_and_another_rule_or_choice_makes_it_anew(
+def test_a_current_cell_is_kept_and_another_rule_or_choice_makes_it_again(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.train()

@@ -183,7 +183,7 @@ def test_trials_train_with_the_cell_s_plan_on_the_other_rows(run: Run) -> None:
 
 
 @pytest.mark.parametrize("patients", [None, math.isqrt])
-def test_a_trial_is_scored_on_held_out_rows_alone(
+def test_a_trial_is_scored_only_on_held_out_rows(
     run: Run, patients: Callable[[int], int] | None
 ) -> None:
     """Each patient counts once, for any number of rows."""
@@ -212,7 +212,7 @@ def test_a_trial_is_scored_on_held_out_rows_alone(
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3])
-def test_a_job_that_ends_early_goes_on(run: Run, stop: int) -> None:
+def test_a_job_that_ends_early_continues(run: Run, stop: int) -> None:
     run.search()
     whole = run.path.read_bytes()
     for path in run.path.parent.iterdir():
@@ -261,7 +261,7 @@ def _with_patients(run: Run) -> SearchRecord:
         _with_patients,
     ],
 )
-def test_other_options_plans_or_rows_are_searched_anew(
+def test_other_options_plans_or_rows_are_searched_again(
     run: Run, change: Callable[[Run], Any]
 ) -> None:
     first = run.search(searched(2))

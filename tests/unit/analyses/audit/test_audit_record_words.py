@@ -27,7 +27,7 @@ def test_bounds_read_like_this(value: float, text: str) -> None:
     assert at_least(value) == text
 
 
-def test_what_an_audit_would_have_caught_is_told() -> None:
+def test_what_an_audit_would_have_caught_is_reported() -> None:
     assert power_in_words(None) is None
     for factor in (None, math.inf):
         told = power_in_words({"caught_factor": factor, "probability": 0.9})

@@ -104,7 +104,9 @@ def test_what_one_canary_uses_of_a_sensitivity_is_its_longest_change(
 
 @pytest.mark.parametrize("rate", [1.0, 0.3])
 @pytest.mark.parametrize("group", [1, 4])
-def test_the_ratio_of_releases_is_that_of_the_mixture_s_densities(rate: float, group: int) -> None:
+def test_the_ratio_of_releases_equals_that_of_the_mixture_s_densities(
+    rate: float, group: int
+) -> None:
     """The reference is SciPy: N(j d, s), mixed over j of k canaries in a batch, against N(0, s)."""
     generator = np.random.default_rng(0)
     changes, outputs, deviation = generator.normal(size=7), generator.normal(size=7), 1.7
@@ -142,7 +144,7 @@ def test_heads_differ_by_their_largest_change_relative_to_the_largest_weight() -
     assert compare_heads(heads_of(moved), heads) == math.inf
 
 
-def test_heads_differ_also_by_what_they_release_beside_their_weights() -> None:
+def test_heads_differ_also_by_what_they_release_next_to_their_weights() -> None:
     weights = np.ones((2, 3, 4), dtype=np.float32)
     one, other = (heads_of(weights, priors=weights[:, 0] * scale) for scale in (1, 1.5))
     assert compare_heads(one, other) == pytest.approx(0.5)

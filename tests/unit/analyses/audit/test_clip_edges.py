@@ -84,7 +84,7 @@ def test_a_clip_that_is_looser_by_one_percent_changes_sums_by_more(name: str) ->
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_clip_that_spares_norms_just_above_shows_at_these_norms_alone(name: str) -> None:
+def test_a_clip_that_spares_norms_just_above_shows_only_at_these_norms(name: str) -> None:
     method = ALL[name]
     # the row is 1.005 long; the constant, half the norm, is not clipped
     least = math.hypot(1.005, 0.5) / math.hypot(1, 0.5)
@@ -110,7 +110,7 @@ def test_the_first_gradient_of_each_canary_has_its_share_of_the_clip(name: str) 
 
 @pytest.mark.parametrize("name", ["sgd", "exact_sgd", "least_squares_rows"])
 @pytest.mark.parametrize("patch", [nullcontext, loosen_all, spare_band])
-def test_an_audit_fails_with_a_loose_clip_alone(name: str, patch: Patch) -> None:
+def test_an_audit_fails_only_with_a_loose_clip(name: str, patch: Patch) -> None:
     if patch is spare_band and name != "least_squares_rows":
         pytest.skip("these heads clip gradients, not rows")
     with patch():

@@ -414,7 +414,7 @@ def test_clipping_is_loosened_with_the_claimed_noise_kept() -> None:
     assert float(long.canary.norm()) == pytest.approx(1000.0)
 
 
-def test_half_of_the_rate_is_claimed_of_mechanisms_that_sample_alone() -> None:
+def test_half_of_the_rate_is_claimed_only_of_mechanisms_that_sample() -> None:
     made = made_controls("sampled_lamb_centred")
     right, halved = made["right"].plan, made["half_sample_rate"]
     assert halved.plan == right

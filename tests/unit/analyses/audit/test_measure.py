@@ -178,7 +178,7 @@ def test_attacks_on_real_rows_have_the_device_of_their_fit(
     assert [call["method"].batch_size for call in attacks.members] == [30, "full", "full"]
 
 
-def test_current_audits_are_kept_and_others_made_anew(audits: _Audits, attacks: _Attacks) -> None:
+def test_current_audits_are_kept_and_others_made_again(audits: _Audits, attacks: _Attacks) -> None:
     audits.run(AuditOptions(runs=20), methods={"full": METHODS["full"]})
     before = audits.path("full").stat().st_ino
     audits.run(AuditOptions(runs=20))
@@ -212,7 +212,7 @@ def test_real_rows_are_attacked_where_the_study_asks(audits: _Audits, attacks: _
     assert scores["member"][-2:] == [True, False]
 
 
-def test_other_rows_make_attacks_anew_and_leave_an_audit_without_them(
+def test_other_rows_make_attacks_again_and_leave_an_audit_without_them(
     audits: _Audits, attacks: _Attacks
 ) -> None:
     audits.run(ATTACKED)
@@ -230,7 +230,7 @@ def test_other_rows_make_attacks_anew_and_leave_an_audit_without_them(
     assert len(attacks.white) == count
 
 
-def test_a_cell_without_a_promise_is_attacked_on_real_rows_alone(
+def test_a_cell_without_a_promise_is_attacked_only_on_real_rows(
     audits: _Audits, attacks: _Attacks
 ) -> None:
     methods = {"ceiling": method_options({"head": "nonprivate"}), "full": METHODS["full"]}

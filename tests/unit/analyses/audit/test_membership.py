@@ -422,7 +422,7 @@ def test_units_of_null_examples_alone_are_not_attacked(patients: bool) -> None:
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_confidences_are_those_of_softmax_or_products_of_sigmoids(several: bool) -> None:
+def test_confidences_equal_those_of_softmax_or_products_of_sigmoids(several: bool) -> None:
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(50, 4), scale=2).astype(np.float32)
     labels = generator.integers(2, size=(50, 4)) if several else generator.integers(4, size=50)
@@ -490,7 +490,7 @@ def test_rows_whose_coins_all_fell_alike_are_no_evidence() -> None:
     assert np.isfinite(score_lira(np.ones((70, 5)), members, 70)).all()
 
 
-def test_curves_are_those_of_scikit_learn() -> None:
+def test_curves_equal_those_of_scikit_learn() -> None:
     generator = np.random.default_rng(1)
     members = generator.random((30, 100)) < 0.4
     scores = np.round(generator.normal(size=members.shape) + members, 1)  # many ties
@@ -513,7 +513,9 @@ def test_a_rate_needs_as_many_non_members_as_ten_false_positives_take() -> None:
 
 
 @pytest.mark.parametrize("different", [8, 1])
-def test_intervals_are_the_central_95_percent_of_heads_and_units_drawn_anew(different: int) -> None:
+def test_intervals_are_the_central_95_percent_of_heads_and_units_drawn_again(
+    different: int,
+) -> None:
     """Copies of one head (`different` = 1) do not narrow an interval: weights stay with units."""
     generator = np.random.default_rng(0)
     members = generator.random((8, 50)) < 0.5
@@ -557,7 +559,7 @@ def test_a_row_alone_beats_nobody() -> None:
     assert (score_rmia(generator.normal(size=(6, 1)) - 2, members, 2) == 0).all()
 
 
-def test_rows_that_one_side_of_the_shadows_lacks_are_compared_with_the_other_alone() -> None:
+def test_rows_that_one_side_of_the_shadows_lacks_are_compared_only_with_the_other() -> None:
     """P is the mean over the existing side, and equal ratios count as beaten."""
     first, second = [0.5, 0.5, 0.2, 0.6], [0.25, 0.25, 0.4, 0.5]
     logs = np.log(np.array([first, second, [0.75, 0.75, 0.4, 0.5]]))

@@ -270,7 +270,7 @@ def test_runs_of_two_attacks_share_neither_seeds_nor_coins() -> None:
 
 
 @pytest.mark.parametrize("multi_label", [False, True])
-def test_the_two_worlds_differ_in_the_canaries_alone(multi_label: bool) -> None:
+def test_the_two_worlds_differ_only_in_the_canaries(multi_label: bool) -> None:
     """With several labels, canaries have all of them, and the rows in their direction have none."""
     shape = Shape(n=90, dimension=5, num_classes=3, multi_label=multi_label)
     worlds, group, label, other = make_worlds(shape, group=4, length=2.0, seed=1, label=2), 4, 2, 0
@@ -490,7 +490,7 @@ def test_more_right_guesses_than_allowed_have_a_binomial_p_value(name: str) -> N
     # rounding is tolerated for float32 sums, but not for exact ones
     [("exact_sgd", 1e-12, 0.0), ("sgd", 1e-5, 1e-4)],
 )
-def test_sums_may_exceed_a_sensitivity_and_heads_differ_by_rounding_alone(
+def test_sums_may_exceed_a_sensitivity_and_heads_differ_only_by_rounding(
     name: str, used: float, change: float
 ) -> None:
     cell = cell_for(name)

@@ -193,7 +193,7 @@ def test_gaps_are_fairlearns_differences_of_the_worst_label(
 
 @pytest.mark.parametrize("kind", ["two classes", "five classes", "four labels"])
 @pytest.mark.parametrize("metric", PARITY_RATES)
-def test_rates_in_a_resample_are_those_of_repeated_rows(metric: str, kind: str) -> None:
+def test_rates_in_a_resample_equal_those_of_repeated_rows(metric: str, kind: str) -> None:
     labels, scores, groups, units = draw_case(kind, 5)
     rows = made_rows(labels, {"site": groups.tolist()}, units=units)
     resamples, comparison = Resamples(rows.count, 70, seed=3), compare(rows, metric)

@@ -84,7 +84,7 @@ def test_a_gap_stands_with_that_by_chance_and_the_difference_to_the_reference(
     assert _gaps(alone) == {"gap, best to worst": "6.0", "gap by chance alone (95%)": ""}
 
 
-def test_a_gap_that_cannot_be_measured_is_told(tmp_path: Path) -> None:
+def test_a_gap_that_cannot_be_measured_is_reported(tmp_path: Path) -> None:
     changes = {METRIC.format(k, 0, "auc") + ".gap": None for k in (0, 1)}
     path = write_fairness(tmp_path, changes=changes)
     assert _gaps(path)["gap, best to worst"] == "not measurable"
@@ -180,7 +180,7 @@ def test_notes_say_what_was_compared_and_what_left_out(tmp_path: Path) -> None:
     assert "0.46" in _notes(write_fairness(tmp_path / "risk", changes=risk))
 
 
-def test_a_section_counts_the_cells_beyond_chance_and_beside_their_reference(
+def test_a_section_counts_the_cells_beyond_chance_and_next_to_their_reference(
     tmp_path: Path,
 ) -> None:
     path = write_fairness(

@@ -97,7 +97,7 @@ def test_where_groups_are_alike_no_gap_is_seen(groups: int) -> None:
 
 @pytest.mark.parametrize("missing", [0.0, 0.4, 0.9, 1.0])
 @pytest.mark.parametrize("metric", ["calibration_error", "recall"])
-def test_chance_is_that_of_random_groups_with_a_metric(missing: float, metric: str) -> None:
+def test_chance_equals_that_of_random_groups_with_a_metric(missing: float, metric: str) -> None:
     generator = np.random.default_rng(0)
     shuffled = generator.random((3, 50))
     shuffled[generator.random((3, 50)) < missing] = np.nan
@@ -293,7 +293,7 @@ def test_the_least_deviation_is_wilsons_half_width_at_0_over_z(
     assert found == pytest.approx(wanted)
 
 
-def test_the_units_of_a_mean_are_those_of_its_mean_deviation() -> None:
+def test_the_units_of_a_mean_equal_those_of_its_mean_deviation() -> None:
     """Labels with 1 and 4 units have deviations 1 and 1/2, as 1 / 0.75^2 units; 0 counts as 1."""
     found = count_units(np.array([[1, 4], [0, 100], [30, 30]]))
     assert found == pytest.approx([1 / 0.75**2, 1 / 0.55**2, 30])

@@ -206,7 +206,7 @@ def test_values_of_groups_are_fairlearns(
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_counts_are_those_of_pandas(
+def test_counts_equal_those_of_pandas(
     name: str, compared: dict[str, tuple[FairnessRecord, pd.DataFrame]]
 ) -> None:
     test, (record, table) = KINDS[name], compared[name]

@@ -272,7 +272,7 @@ def test_a_penalty_is_chosen_from_four_images_on(
     assert table["penalty"].to_pylist() == [0.1, 0.1, 0.5, 0.5]
 
 
-def test_the_interval_over_test_rows_is_that_of_the_first_draw(
+def test_the_interval_over_test_rows_equals_that_of_the_first_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[float, list[float]]] = []

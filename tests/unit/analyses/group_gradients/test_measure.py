@@ -148,7 +148,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_values_of_groups_are_those_of_autograd(
+def test_values_of_groups_equal_those_of_autograd(
     case: str, streamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options, changes = CASES[case]

@@ -33,7 +33,7 @@ from tests.support.clouds import clouds
 from tests.unit.analyses.tsne.test_measure import write_store
 
 
-def test_the_kept_variance_is_that_of_all_classes() -> None:
+def test_the_kept_variance_equals_that_of_all_classes() -> None:
     random, labels = np.random.default_rng(0), np.repeat([0, 1, 2], [70, 90, 80])
     features = random.normal(size=(240, 120)) * np.array([1.0, 5.0, 0.2])[labels, None]
     places = [

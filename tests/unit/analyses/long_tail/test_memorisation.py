@@ -28,7 +28,7 @@ def _predict(rows: np.ndarray, labels: np.ndarray, out: np.ndarray, ridge: float
 
 
 @pytest.mark.parametrize("a_unit", [1, 3])
-def test_counts_are_those_of_heads_that_scikit_learn_fits(a_unit: int) -> None:
+def test_counts_equal_those_of_heads_that_scikit_learn_fits(a_unit: int) -> None:
     features, labels = clouds(90, 5, 3, apart=1.0)
     rows, units = scale_columns(features), np.arange(90) // a_unit
     measured = measure_memorisation(rows, labels, num_classes=3, units=units, heads=HEADS, seed=2)

@@ -130,7 +130,7 @@ def test_a_law_is_recovered(rho: float) -> None:
 
 
 @pytest.mark.parametrize(("rows", "dimension"), [(60, 5), (60, 40), (30, 80)])
-def test_residuals_are_those_of_scikit_learn_s_regression(rows: int, dimension: int) -> None:
+def test_residuals_equal_those_of_scikit_learn_s_regression(rows: int, dimension: int) -> None:
     """Values are means over one target per class; held-out residuals use the held-out variance."""
     x, labels = clouds(rows, dimension, 3)
     others, other_labels = clouds(25, dimension, 3, seed=1)

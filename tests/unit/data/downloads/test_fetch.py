@@ -265,7 +265,7 @@ def test_a_corrected_checksum_needs_no_second_download(
         (b"  <HTML lang=en>", "application/zip"),
     ],
 )
-def test_a_web_page_is_told_and_not_kept(
+def test_a_web_page_is_reported_and_not_kept(
     server: Server, path: Path, body: bytes, kind: str
 ) -> None:
     answer = Answer(200, body, {"Content-Type": kind})

@@ -128,7 +128,7 @@ def test_an_enhanced_file_keeps_rescale_and_window_in_functional_groups(group: s
 
 @pytest.mark.parametrize("function", ["LINEAR", "LINEAR_EXACT", "SIGMOID"])
 @pytest.mark.parametrize("signed", [False, True])
-def test_windows_are_those_of_pydicom(function: str, signed: bool) -> None:
+def test_windows_equal_those_of_pydicom(function: str, signed: bool) -> None:
     values = VALUES.astype(np.int16) - 2000 if signed else VALUES
     # pydicom and dpprobe both use the first of two windows
     window = {"WindowCenter": [400 - 2000 * signed, 0], "WindowWidth": [600, 1]}
@@ -350,7 +350,7 @@ STRANGE: list[tuple[str, Any]] = [
     "others",
     [{}, WINDOW, {"RescaleSlope": 1, "RescaleIntercept": 0}, {"values": np.zeros((4, 4, 3), "u1")}],
 )
-def test_no_value_of_a_strange_field_is_told(field: str, others: dict[str, Any]) -> None:
+def test_no_value_of_a_strange_field_is_reported(field: str, others: dict[str, Any]) -> None:
     """No error contains the field's value, whichever library fails on it."""
     said = []
     for kind, value in STRANGE:

@@ -249,7 +249,7 @@ def test_images_of_a_netpbm_file_are_counted() -> None:
             open_image(data + data)
 
 
-def test_a_missing_file_is_told_of_in_another_spelling(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_in_another_spelling(tmp_path: Path) -> None:
     (tmp_path / "A 1.JPG").write_bytes(b"")
     assert (
         hint_misspelling(str(tmp_path / "a  1.jpg"))

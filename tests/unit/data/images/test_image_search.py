@@ -89,7 +89,7 @@ def test_images_that_are_spread_over_folders_are_found_by_a_pattern(
         assert spread.path_of(name) == tmp_path / holders[0] / f"{name}.jpg"
 
 
-def test_paths_of_a_table_start_beside_it_here_or_above(
+def test_paths_of_a_table_start_next_to_it_here_or_above(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in/deep").mkdir(parents=True)

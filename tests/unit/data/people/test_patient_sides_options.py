@@ -56,7 +56,7 @@ def test_alike_names_of_one_split_are_no_fault() -> None:
     assert faults == dict.fromkeys(twice, "has images in both splits")
 
 
-def test_a_fault_that_is_added_to_a_row_is_of_this_row_alone() -> None:
+def test_a_fault_that_is_added_to_a_row_is_only_of_this_row() -> None:
     """Sources add faults of a row's groups and image to its patient's faults."""
     twice = ("patient", "patient 'p' is in both splits")
     rows = patient_sides.list_faults(["p", "p", "q"], {"p": "is in both splits"}, "who")

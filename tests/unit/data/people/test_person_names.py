@@ -417,7 +417,7 @@ LONG = [1234567890123456789 + 1000003 * step for step in range(6)]
         ["12345678901234567168.0"],
     ],
 )
-def test_long_numbers_that_lost_digits_are_told(names: Sequence[Any]) -> None:
+def test_long_numbers_that_lost_digits_are_reported(names: Sequence[Any]) -> None:
     (line,) = name_warnings([person_name(name) for name in names])
     assert "lost their last digits" in line
     with pytest.warns(UserWarning, match="lost their last digits"):
@@ -437,7 +437,7 @@ ROUNDED = [
 
 @pytest.mark.parametrize("source", ["parquet", "embeddings"])
 @pytest.mark.parametrize(("kind", "first", "told"), ROUNDED)
-def test_numbers_that_a_short_float_rounds_are_told(
+def test_numbers_that_a_short_float_rounds_are_reported(
     tmp_path: Path, caplog: Any, source: str, kind: str, first: int, told: str | None
 ) -> None:
     write, given = SOURCES[source]

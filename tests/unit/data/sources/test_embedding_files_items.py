@@ -137,7 +137,7 @@ def test_each_row_depends_on_its_own_file(tmp_path: Path) -> None:
     ),
     step=st.integers(1, 4),
 )
-def test_pooling_is_that_of_numpy(patches: Array, step: int) -> None:
+def test_pooling_equals_that_of_numpy(patches: Array, step: int) -> None:
     blocks = [patches[start : start + step] for start in range(0, len(patches), step)]
     mean = patches.astype(np.float64).mean(axis=0)
     np.testing.assert_allclose(pool_patches(blocks, "mean"), mean, rtol=1e-9, atol=1e-6)
@@ -300,7 +300,7 @@ def test_items_in_two_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unreadable", ["error", "drop"])
-def test_all_faulty_items_are_told_together(tmp_path: Path, unreadable: str) -> None:
+def test_all_faulty_items_are_reported_together(tmp_path: Path, unreadable: str) -> None:
     items = make_items() | {"s3": np.zeros((2, 4)), "s4": np.zeros((2, 5), bool)}
     (tmp_path / "in").mkdir()
     by_slide2vec(tmp_path / "in", "s5", np.ones((2, 5)))

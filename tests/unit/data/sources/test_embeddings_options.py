@@ -146,7 +146,7 @@ def test_a_column_may_tell_the_splits() -> None:
         of(split_column="fold", train_values=["1"]).count_rows()
 
 
-def test_labels_may_be_beside_the_vectors() -> None:
+def test_labels_may_be_next_to_the_vectors() -> None:
     options = of(table=None)
     options.check_files()
     assert options.input_files() == ("v.npz",)

@@ -67,7 +67,7 @@ def test_parts_are_recognised(names: str, chosen: str) -> None:
         ("test.csv", "test.csv", None),
     ],
 )
-def test_a_training_file_s_test_file_is_beside_it(
+def test_a_training_file_s_test_file_is_next_to_it(
     tmp_path: Path, files: str, train: str, test: str | None
 ) -> None:
     for name in files.split():

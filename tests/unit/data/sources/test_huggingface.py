@@ -114,7 +114,7 @@ def test_masks_are_refused_and_left_out(hub: Hub, tmp_path: Path) -> None:
     assert sum(table.rows for table in tables) == ROWS // 2
 
 
-def test_a_second_run_goes_on_where_the_first_gave_up(hub: Hub, tmp_path: Path) -> None:
+def test_a_second_run_continues_where_the_first_gave_up(hub: Hub, tmp_path: Path) -> None:
     size = len(FILES[TRAIN[1]])
     hub.breaks[TRAIN[1]] = (10, 1000)
     refused(options_of(), tmp_path, DownloadError)
@@ -360,7 +360,7 @@ def test_what_is_known_before_a_download_is_what_is_written() -> None:
 
 
 @pytest.mark.parametrize("place", ["variable", "login"])
-def test_a_token_is_for_the_hub_alone(
+def test_a_token_is_only_for_the_hub(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     hub.repositories[REPO].gated = True
@@ -437,7 +437,7 @@ def test_accepted_labels_that_do_not_fit_are_refused(
     assert not (tmp_path / "tables/dataset.json").exists()
 
 
-def test_accepted_labels_are_beside_the_test_rows_without_their_address(
+def test_accepted_labels_are_next_to_the_test_rows_without_their_address(
     hub: Hub, tmp_path: Path
 ) -> None:
     labels = real_json()

@@ -91,7 +91,7 @@ def test_files_that_are_refused(train: Any, changed: dict[str, Any], message: st
         ("p0.parquet", PAIR | {"unit_column": "who", "max_images_per_patient": 1}, (15, 30)),
     ],
 )
-def test_rows_are_those_of_all_files_up_to_the_limit(
+def test_rows_equal_those_of_all_files_up_to_the_limit(
     train: Any, changed: dict[str, Any], rows: tuple[int, int]
 ) -> None:
     options = of(train, **changed)
@@ -291,7 +291,7 @@ def test_class_numbers_of_people_ids_and_groups_are_names(tmp_path: Path) -> Non
         (3, "column 'who': the class number 3 has no name"),
     ],
 )
-def test_faulty_numbers_of_people_are_told(tmp_path: Path, number: int, fault: str) -> None:
+def test_faulty_numbers_of_people_are_reported(tmp_path: Path, number: int, fault: str) -> None:
     write_coded(test_who=[number, 1])
     with pytest.raises(DataError, match=fault):
         prepare(tmp_path / "out", source="parquet", **CODED)

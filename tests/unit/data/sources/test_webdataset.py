@@ -40,7 +40,7 @@ def in_capitals(members: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
     ]
 
 
-def test_any_row_is_read_by_its_place_alone(tmp_path: Path) -> None:
+def test_any_row_is_read_only_by_its_place(tmp_path: Path) -> None:
     shards = two_shards(tmp_path / "shards")
     test = str(pack(tmp_path / "t.tar", samples(90, 2)))
     table, _ = prepare(tmp_path / "out", **of_shards(shards, test=test))
@@ -366,7 +366,7 @@ def test_a_key_has_one_image(
 @pytest.mark.parametrize(
     "name", ["n01/0003.txt", "n01/0009.txt", "notes", "n01/0003.caption", "__index__/all.json"]
 )
-def test_files_of_no_row_are_told(
+def test_files_of_no_row_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     assert row_of(tmp_path, {name: b"x"}).faults == ()

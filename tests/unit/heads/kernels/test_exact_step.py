@@ -164,7 +164,7 @@ def rows_of(kind: str, rows: int, columns: int) -> npt.NDArray[np.float32]:
     [(1, 1, 5), (3, 7, 4), (128, 31, 5), (129, 32, 6), (40, 130, 5), (5, 520, 21)],
 )
 @pytest.mark.parametrize("bits", [8, 17])
-def test_sums_are_those_of_whole_numbers(
+def test_sums_equal_those_of_whole_numbers(
     kind: str, rows: int, columns: int, classes: int, bits: int
 ) -> None:
     """Classes and columns may or may not fill the kernel's tiles."""

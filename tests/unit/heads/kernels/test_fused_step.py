@@ -76,7 +76,7 @@ def test_sums_of_any_shape_are_numpys(
 
 
 @pytest.mark.parametrize("classes", [1, 2, 7])
-def test_probabilities_are_those_of_float64(classes: int) -> None:
+def test_probabilities_equal_those_of_float64(classes: int) -> None:
     """Logits reach the ends of float32's exponent range, are tied, or are not finite."""
     logits = np.random.default_rng(1).uniform(-40, 40, (classes, 128)).astype(np.float32)
     logits[:, 0], logits[:, 1], logits[-1, 2:6] = 0, 1e30, [np.nan, np.inf, -np.inf, -86]

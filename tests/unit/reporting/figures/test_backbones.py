@@ -113,7 +113,7 @@ SIZED = [
         ("absent", "adam", [(256, 40), (384, 90)]),
     ],
 )
-def test_sizes_of_images_are_those_of_the_features_and_one_method_is_drawn(
+def test_sizes_of_images_equal_those_of_the_features_and_one_method_is_drawn(
     base: str | None, method: str, points: list[tuple[float, float]]
 ) -> None:
     figure = resolution_figure(SIZED, backbones=BACKBONES, sizes=SIZES, dataset="digits", base=base)

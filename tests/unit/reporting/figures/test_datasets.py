@@ -87,7 +87,7 @@ def test_the_same_images_at_two_deltas_have_a_line_each() -> None:
     assert "Deltas, sgd" in title_of(two)
 
 
-def test_real_labels_have_a_line_beside_the_dataset_s() -> None:
+def test_real_labels_have_a_line_next_to_the_dataset_s() -> None:
     ends = dict.fromkeys(("std", "rows_low", "rows_high", "both_low", "both_high"))
     words = dict.fromkeys(("interval", "rows_interval", "both_interval"))
     made = [

@@ -34,7 +34,7 @@ def _cells(
     ]
 
 
-def test_batch_sizes_are_drawn_from_methods_that_differ_in_them_alone() -> None:
+def test_batch_sizes_are_drawn_from_methods_that_differ_only_in_them() -> None:
     cells = _cells(
         {
             "m256": (0.6, {"batch_size": 256}),

@@ -49,7 +49,7 @@ CELLS = [
 ]
 
 
-def test_batch_sizes_share_a_row_per_epsilon_beside_the_ceiling() -> None:
+def test_batch_sizes_share_a_row_per_epsilon_next_to_the_ceiling() -> None:
     table = _table(CELLS)
     free, private, small = _ours(table)
     assert list(free) == ["Data", "Model", "Tuning", "Source", "ε", "Best", "2^6", "2^8", "1,000"]

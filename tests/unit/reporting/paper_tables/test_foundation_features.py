@@ -82,7 +82,7 @@ WHERE = CIFAR | {"headline": "accuracy"}
 ZERO = WHERE | {"summary": _probe(None, 0.625)["summary"]}
 
 
-def test_shots_stand_beside_zero_shot_and_private_heads() -> None:
+def test_shots_stand_next_to_zero_shot_and_private_heads() -> None:
     cells = [
         made_result(mean, epsilon, method=method, **CIFAR)
         for epsilon, means in ((0.5, (0.5, 0.6)), (2.0, (0.7, 0.7)), (8.0, (0.8, 0.75)))

@@ -22,7 +22,7 @@ def _network(mean: float, method: str, tune: Any, epsilon: float = 8.0, **more: 
     return made_result(mean, epsilon, method=method, **WHERE | given | more)
 
 
-def test_networks_parts_and_heads_have_rows_beside_the_published() -> None:
+def test_networks_parts_and_heads_have_rows_next_to_the_published() -> None:
     cells = [
         made_result(0.7, 8.0, **WHERE),
         made_result(0.75, 8.0, method="better", **WHERE),

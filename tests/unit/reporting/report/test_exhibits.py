@@ -106,7 +106,7 @@ def test_the_results_come_first_and_planes_last_all_in_one_if_there_is_one(tmp_p
     assert [item["title"] for item in whole[-2:]] == ["Zeta, d", "t-SNE, d"]
 
 
-def test_figures_of_a_section_are_with_the_section_alone(tmp_path: Path) -> None:
+def test_figures_of_a_section_are_only_with_the_section(tmp_path: Path) -> None:
     section = exhibits.find_section("fairness_gap")
     shown = _shown(tmp_path, fairness_gap_svg=1, accuracy_svg=1)
     assert [item["title"] for item in shown.list_figures("d", {})] == ["Results against epsilon, d"]

@@ -51,7 +51,7 @@ def test_a_study_without_analyses_has_no_sections_of_them(made: ReportedStudy) -
     assert "results of groups are computed from them" not in page.words, "as not covered"
 
 
-def test_the_best_zero_shot_result_stands_beside_the_private_one(made: ReportedStudy) -> None:
+def test_the_best_zero_shot_result_stands_next_to_the_private_one(made: ReportedStudy) -> None:
     assert "zero-shot" not in made.page().text.partition('id="run"')[0]
     files = [
         write_zero_shot(made.results, backbone=name, accuracy=value)
@@ -63,7 +63,7 @@ def test_the_best_zero_shot_result_stands_beside_the_private_one(made: ReportedS
         made.page(zero_shot=files)
 
 
-def test_classes_without_test_rows_are_named_beside_the_headline(made: ReportedStudy) -> None:
+def test_classes_without_test_rows_are_named_next_to_the_headline(made: ReportedStudy) -> None:
     path = made.sources.datasets["digits"]
     record = read_json(path)
     assert "have no test image" not in made.page().words
@@ -100,7 +100,7 @@ def test_every_cell_has_a_command_and_a_statement(made: ReportedStudy) -> None:
     assert "Not for release" in page.words
 
 
-def test_what_epsilon_allows_stands_in_each_statement_and_beside_each_cell(
+def test_what_epsilon_allows_stands_in_each_statement_and_next_to_each_cell(
     made: ReportedStudy,
 ) -> None:
     page = made.page()
@@ -139,7 +139,7 @@ def test_a_cell_s_row_has_its_own_numbers_and_its_own_statement(
         assert (cell["value"], cell["seeds"]) == (pytest.approx(100 * entry.mean), 3)
 
 
-def test_patients_are_counted_and_named_beside_their_interval(tmp_path: Path) -> None:
+def test_patients_are_counted_and_named_next_to_their_interval(tmp_path: Path) -> None:
     made = ReportedStudy(tmp_path)
     told = "95% CI over seeds and test"
     assert f"{told} examples" in made.page().words

@@ -13,7 +13,7 @@ from tests.support.report_page import ReportedStudy
 NAMES = ("foundation_features_table2", "features_second_order_headline")
 
 
-def test_the_tables_are_those_of_the_files(made: ReportedStudy) -> None:
+def test_the_tables_equal_those_of_the_files(made: ReportedStudy) -> None:
     run = paper_run(sorted(made.results.glob("cells/*/*/*/*/metrics.json")))
     folder = made.results / "tables/papers"
     for name in NAMES:
