@@ -8,7 +8,7 @@ ENVIRONMENT := requirements/environment.lock
 LOCKS := requirements/bootstrap.lock $(ENVIRONMENT)
 CORES ?= $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: help environment demo test test-all test-quick test-real data-is-named slurm-test test-snakemake test-lowest claims check format schema \
+.PHONY: help environment demo test test-all test-quick test-real data-is-named slurm-test test-snakemake test-lowest test-newest claims check format schema \
 	screenshots docs wheel sdist lock clean clean-all
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make test-real  run the tests of real data, in the folder that DPPROBE_TEST_DATA names"
 	@echo "make slurm-test  run the tests of a real Slurm of one node, as root"
 	@echo "make test-lowest  run tests on the lowest versions that pyproject.toml allows; fetches 3 GB"
+	@echo "make test-newest  run tests on the newest versions that pyproject.toml allows; fetches 3 GB"
 	@echo "make test-snakemake  plan the default study with the oldest Snakemake that is allowed too; downloads it once"
 	@echo "make claims   measure the numbers that README and changelog state, in four minutes"
 	@echo "make check    lint, formatting, types, workflow lint"
@@ -89,16 +90,21 @@ slurm-test: $(READY)
 	sh tests/install_system_packages.sh slurm
 	DPPROBE_REQUIRE_SLURM=1 $(BIN)/python -m pytest -v -n 2 tests/slurm
 
-# Needs a Python 3.11, the oldest that is supported.
-LOWEST := build/lowest_environment
-test-lowest: $(READY)
-	$(BIN)/uv venv --quiet --clear --no-python-downloads --python 3.11 $(LOWEST)
-	$(BIN)/uv pip compile --quiet --resolution lowest-direct --python-version 3.11 --extra all --no-header --no-annotate \
-		pyproject.toml -o $(LOWEST)/lowest.txt
-	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python -r $(LOWEST)/lowest.txt
-	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST)/lowest.txt \
+# Other versions of libraries than the lock's, in an environment of their own. The lowest need a Python 3.11, the oldest
+# that is supported; the newest take the Python of the environment.
+OTHERS := build/other_versions
+test-lowest: RESOLUTION := lowest-direct --python-version 3.11
+test-lowest: VERSION := --python 3.11
+test-newest: RESOLUTION := highest
+test-newest: VERSION := --python $(BIN)/python
+test-lowest test-newest: $(READY)
+	$(BIN)/uv venv --quiet --clear --no-python-downloads $(VERSION) $(OTHERS)
+	$(BIN)/uv pip compile --quiet --upgrade --resolution $(RESOLUTION) --extra all --no-header --no-annotate \
+		pyproject.toml -o $(OTHERS)/versions.txt
+	$(BIN)/uv pip install --quiet --python $(OTHERS)/bin/python -r $(OTHERS)/versions.txt
+	$(BIN)/uv pip install --quiet --python $(OTHERS)/bin/python --constraint $(OTHERS)/versions.txt \
 		fairlearn hypothesis packaging psutil pytest pytest-xdist rocrate
-	PYTHONPATH=$(CURDIR)/src $(LOWEST)/bin/python -m pytest -n $(CORES) --dist loadfile -m "not slow and not locked" tests/unit
+	PYTHONPATH=$(CURDIR)/src $(OTHERS)/bin/python -m pytest -n $(CORES) --dist loadfile -m "not slow and not locked" tests/unit
 
 # In front of the environment's packages stands the oldest Snakemake that pyproject.toml allows.
 OLDEST := build/snakemake_oldest
