@@ -208,9 +208,7 @@ def test_the_quickstart_runs_as_printed_and_its_release_is_used_elsewhere(
     assert len(re.findall(r"^vectors\.npy:\d+,.*,digits_v1,", table, re.MULTILINE)) == 450
 
 
-def test_the_notebook_installs_dpprobe_beside_the_torch_that_is_there(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_the_notebook_keeps_the_installed_torch(wheel: Path, tmp_path: Path) -> None:
     """The environment has all other packages, like Colab; pip gets wheels from a folder."""
     venv.create(tmp_path / "venv", with_pip=False)
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")

@@ -96,7 +96,7 @@ def test_analyses_are_made_kept_and_shown(analysed: Workspace) -> None:
     assert "Nothing to be done" in analysed.run(ANALYSED, *TARGETS).stdout
 
 
-def test_other_options_cost_what_they_change_alone(analysed: Workspace) -> None:
+def test_changed_options_repeat_only_what_they_affect(analysed: Workspace) -> None:
     study, results = copy.deepcopy(ANALYSED), analysed.directory / "results"
     # Another choice of methods keeps existing audits: a repeated audit would be a new file.
     path = results / AUDIT.format("sgd", "2")

@@ -79,7 +79,7 @@ def test_every_private_cell_states_what_was_promised(trained: Workspace) -> None
             assert record["cell"]["epsilon"] == "inf"
 
 
-def test_what_the_demo_prints_at_its_end(finished: Workspace) -> None:
+def test_demo_prints_next_steps(finished: Workspace) -> None:
     done = run_program(
         [sys.executable, "-m", "dpprobe", "results"], cwd=finished.directory, timeout=120
     )

@@ -35,7 +35,7 @@ def test_a_delta_above_one_over_n_is_trained_at_where_it_is_allowed_and_stated(
     assert workspace.run(small, "heads", check=False).returncode != 0
 
 
-def test_a_study_of_one_s_own_replaces_the_default_one(
+def test_a_study_file_replaces_the_default_study(
     workspace: Workspace, small: dict[str, Any], repository: Path
 ) -> None:
     # Snakemake would merge a default config.yaml in the working directory into the study.
@@ -99,9 +99,7 @@ def test_an_error_that_stays_is_not_tried_again(
     assert "Trying to restart job" not in result.stdout
 
 
-def test_a_disk_that_snakemake_cannot_write_is_told_in_one_line(
-    workspace: Workspace, small: dict[str, Any]
-) -> None:
+def test_a_read_only_disk_is_one_line(workspace: Workspace, small: dict[str, Any]) -> None:
     space = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run([*space, "true"], check=False, capture_output=True).returncode:
         pytest.skip("the system gives no mount of one's own")

@@ -129,7 +129,7 @@ def say(
     return result.stdout.splitlines()
 
 
-def test_a_killed_job_is_told_with_its_signal(tmp_path: Path, repository: Path) -> None:
+def test_a_killed_job_is_reported_with_its_signal(tmp_path: Path, repository: Path) -> None:
     """A process that is killed for its memory writes no log, so no log is named."""
     lines = say(tmp_path, repository, {"a": KILLED}, *QUIET)
     assert lines[-1] == "dpprobe: making a: killed by signal 9: perhaps out of memory"
@@ -189,7 +189,7 @@ def test_a_group_is_told_with_the_log_of_the_scheduler_or_of_the_job_that_ended_
         assert told in (parts[0] + parts[1], parts[1] + parts[0])
 
 
-def test_a_time_limit_is_told_with_the_option_that_raises_it(
+def test_a_time_limit_is_reported_with_the_option_that_raises_it(
     tmp_path: Path, repository: Path
 ) -> None:
     kept = tmp_path / "logs/slurm/make/a/17.log"
@@ -207,9 +207,7 @@ def test_a_time_limit_is_told_with_the_option_that_raises_it(
     )
 
 
-def test_what_was_to_be_tried_again_when_the_run_ended_is_told(
-    tmp_path: Path, repository: Path
-) -> None:
+def test_failures_without_their_last_attempt_are_reported(tmp_path: Path, repository: Path) -> None:
     """The second job fails finally while the first has an attempt left, which is never started."""
     first = """
 import time
@@ -238,7 +236,7 @@ while not Path("again").exists():
 
 @pytest.mark.parametrize("word", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("all_of_them", [False, True])
-def test_a_failure_before_a_person_ends_the_run_is_told(
+def test_an_interrupted_run_reports_earlier_failures(
     tmp_path: Path, repository: Path, word: signal.Signals, all_of_them: bool
 ) -> None:
     """Ctrl-C sends a signal to all processes of a run, `kill` to one process."""

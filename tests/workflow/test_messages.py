@@ -86,7 +86,9 @@ def test_a_run_from_another_folder_on_the_same_results_is_named(
     assert not any("another run" in line for line in again)
 
 
-def test_a_failure_is_told_once_and_its_cause_last(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_failure_is_reported_once_with_its_cause_last(
+    workspace: Workspace, tmp_path: Path
+) -> None:
     images = tmp_path / "images"
     for name in ("a", "b"):
         (images / name).mkdir(parents=True)

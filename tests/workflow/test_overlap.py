@@ -12,7 +12,7 @@ from tests.support.digits_file import digits_file
 from .conftest import PREPARED, Template, Workspace
 
 
-def test_what_is_found_stands_in_the_statement(
+def test_near_duplicates_are_in_the_privacy_statement(
     workspace: Workspace, small: dict[str, Any], template: Template
 ) -> None:
     template(workspace, small, *PREPARED)

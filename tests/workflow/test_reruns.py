@@ -35,9 +35,7 @@ def train_log(workspace: Workspace, epsilon: str) -> str:
     return (folder / f"eps-{epsilon}.log").read_text()
 
 
-def test_adding_a_method_trains_that_method_alone(
-    trained: Workspace, small: dict[str, Any]
-) -> None:
+def test_adding_a_method_trains_only_that_method(trained: Workspace, small: dict[str, Any]) -> None:
     before = contents(trained.cell("sgd", "2"))
     small["methods"]["full"] = {"head": "sgd", "batch_size": "full", "steps": 3, "epochs": None}
     trained.run(small, "heads")
@@ -49,7 +47,7 @@ def test_adding_a_method_trains_that_method_alone(
     assert "Nothing to be done" in trained.run(small, "heads").stdout
 
 
-def test_adding_a_seed_trains_that_seed_alone(trained: Workspace, small: dict[str, Any]) -> None:
+def test_adding_a_seed_trains_only_that_seed(trained: Workspace, small: dict[str, Any]) -> None:
     trained.run(small, "heads")
     before = record(trained.cell("sgd", "2"))
     small["seeds"] = 3

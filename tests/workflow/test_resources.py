@@ -371,7 +371,7 @@ def leave_out_slurm(folder: Path) -> str:
     return ":".join(parts)
 
 
-def test_a_machine_without_slurm_is_told_before_the_first_job(
+def test_a_machine_without_slurm_is_refused_before_any_job(
     workspace: Workspace,
     networks: dict[str, Any],
     tmp_path: Path,
