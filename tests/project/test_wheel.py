@@ -26,7 +26,7 @@ from tests.conftest import REPOSITORY
 from tests.support.programs import run_program
 from tests.support.stored_releases import unpack_release
 from tests.support.warm_python import asking, serving
-from tests.support.wheels import TIMEOUT, build, install
+from tests.support.wheels import TIMEOUT, build, copy_machine_code, install
 from tests.workflow.conftest import SMALL
 
 pytestmark = pytest.mark.slow
@@ -86,6 +86,11 @@ def version_of(wheel: Path) -> str:
 # variables that do not refer to this clone
 OF_CLONE = {"PYTHONPATH", "SNAKEMAKE_PROFILE"}
 VARIABLES = {name: value for name, value in os.environ.items() if name not in OF_CLONE}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _machine_code(tmp_path_factory: pytest.TempPathFactory) -> None:
+    VARIABLES.update(copy_machine_code(tmp_path_factory.mktemp("machine_code")))
 
 
 def call(*command: str | Path, here: Path, variables: Mapping[str, str] = VARIABLES) -> str:

@@ -272,6 +272,31 @@ def let_runs_ask(path: str) -> None:
     subprocess.run = asked
 
 
+def shorten_waits() -> None:
+    """Spares a second at each run's end, and most of the second between two questions for states.
+
+    The scheduler starts a timer that wakes it for jobs beyond the rate limit; Python's end waits
+    for this timer.
+    """
+    import asyncio
+    import threading
+
+    from snakemake.scheduling.job_scheduler import JobScheduler
+    from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+
+    def wake_later(scheduler: Any, delay: float) -> None:
+        timer = threading.Timer(delay, scheduler._open_jobs.release)
+        timer.daemon = True
+        timer.start()
+
+    async def sleep(executor: Any) -> None:
+        del executor
+        await asyncio.sleep(0.1)
+
+    JobScheduler._schedule_reevalutation = wake_later
+    RemoteExecutor.sleep = sleep
+
+
 def begin_snakemake(folder: Path) -> None:
     """Finds Snakemake's plugins once, and compiles each rule file once for all processes.
 
@@ -444,6 +469,7 @@ def main() -> None:
     server = Server(path)
     prepare(["-m", "snakemake"])
     let_runs_ask(path)
+    shorten_waits()
     begin_snakemake(kept)
     describe_networks_once(kept)
     keep_prices(kept)

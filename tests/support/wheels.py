@@ -46,8 +46,17 @@ def install(wheel: Path, folder: Path) -> Path:
         ],
         timeout=TIMEOUT,
     )
-    source = REPOSITORY / "src/dpprobe"
-    for path in source.rglob("__pycache__/*"):
-        if path.suffix != ".pyc":  # contains only code of the same modules
-            shutil.copy(path, site / "dpprobe" / path.relative_to(source))
     return folder / "bin"
+
+
+def copy_machine_code(folder: Path) -> dict[str, str]:
+    """Copies this clone's compiled functions; returns the variable that makes dpprobe use them.
+
+    File names contain hashes of all inputs, so no code of other modules is used. Functions that
+    were not compiled before are compiled only once for all environments.
+    """
+    folder.mkdir(exist_ok=True)
+    for path in (REPOSITORY / "src/dpprobe").rglob("__pycache__/*"):
+        if path.suffix != ".pyc":
+            shutil.copy(path, folder)
+    return {"NUMBA_CACHE_DIR": str(folder)}

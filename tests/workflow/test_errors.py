@@ -35,7 +35,7 @@ def test_an_allowed_delta_above_one_over_n_is_used_and_stated(
     assert workspace.run(small, "heads", check=False).returncode != 0
 
 
-def test_a_study_of_one_s_own_replaces_the_default_one(
+def test_a_study_file_replaces_the_default_study(
     workspace: Workspace, small: dict[str, Any], repository: Path
 ) -> None:
     # Snakemake would merge a default config.yaml in the working directory into the study.
