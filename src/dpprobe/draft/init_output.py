@@ -90,14 +90,14 @@ def _list_expected(draft: Draft) -> Iterator[str]:
     if seen.multi_label or n < len(seen.counts):
         return
     setting = draft.setting
-    plan = make_plan(
-        setting, majority=seen.majority_share if seen.is_imbalanced else None, unit=seen.unit_name
-    )
+    # rounded, so that the printed command predicts the same
+    majority = min(round(seen.majority_share, 3), 0.999) if seen.is_imbalanced else None
+    plan = make_plan(setting, majority=majority, unit=seen.unit_name)
     scale = plan.scale
     accuracies = []
     for ceiling in scale.ceilings:
         accuracy = plan.now.kept.predict_accuracy(chance=scale.chance, ceiling=ceiling)
-        beaten = beaten_words(accuracy, seen.majority_share, unit=seen.unit_name)
+        beaten = beaten_words(accuracy, majority or seen.majority_share, unit=seen.unit_name)
         accuracies.append(
             f"{format_span(accuracy)} if a non-private head reaches {100 * ceiling:.0f}%"
             + (f": {beaten}" if beaten else "")
@@ -117,6 +117,6 @@ def _list_expected(draft: Draft) -> Iterator[str]:
         words += ["--d", f"{setting.dimension}"]
     if seen.patients is not None:
         words += ["--unit", seen.unit_name]
-    if seen.is_imbalanced:
-        words += ["--majority", f"{seen.majority_share:.3f}"]
+    if majority is not None:
+        words += ["--majority", f"{majority:.3f}"]
     yield f"For other settings: {command_line('dpprobe', 'plan', *words)}"

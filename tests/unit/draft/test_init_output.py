@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from hypothesis import given
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.draft.conftest import Desk, slowly
@@ -13,7 +13,8 @@ from tests.unit.draft.conftest import Desk, slowly
 SPAN = re.compile(r"-?\d+% \(-?\d+ to -?\d+\)")
 
 
-@slowly
+@settings(slowly, phases=[Phase.explicit, Phase.generate])
+@example(large=88, small=26, people=25)  # the share of class a, 0.76997, rounds to a ceiling
 @given(
     large=st.one_of(st.integers(40, 50), st.integers(60, 250)),
     small=st.integers(25, 30),
@@ -45,6 +46,4 @@ def test_the_accuracies_equal_those_of_the_command_that_is_named(
     assert ("--unit" in asked) == (unit == "patient") == (people > 0)
     assert ("--majority" in asked) == (large > 2 * small)
     few = [re.findall(r"Too few .*", text) for text in (said, table)]
-    assert len(few[0]) == len(few[1])
-    if "--majority" not in asked:  # whose value is rounded
-        assert few[0] == few[1]
+    assert few[0] == few[1]
