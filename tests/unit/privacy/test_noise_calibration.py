@@ -51,13 +51,19 @@ def answer_path(
     return cache / f"{hash_value(inputs)}.json"
 
 
+@pytest.fixture
+def checks() -> None:
+    """Computes second opinions in a test."""
+
+
 @pytest.fixture(autouse=True)
 def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skips second opinions, which cost more than prices, except in the test of checks."""
-    if "checks" not in request.node.name:
+    """Skips second opinions, which cost more than prices, in tests without the fixture `checks`."""
+    if "checks" not in request.fixturenames:
         monkeypatch.setattr(noise_calibration, "_cached_checks", lambda *_: ({}, {}))
 
 
+@pytest.mark.usefixtures("checks")
 def test_checks_are_added_to_an_answer_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -509,6 +515,7 @@ def test_a_plan_priced_again_has_its_price_to_one_to_groups_and_to_several_fits(
     )
 
 
+@pytest.mark.usefixtures("checks")
 @pytest.mark.parametrize("selection", [None, best_of(5)])
 def test_second_opinions_round_up(selection: Selection | None, tmp_path: Path) -> None:
     parts = [relative(1.0, 4), relative(1.0, 2, 3.0, "centre")]
