@@ -349,17 +349,13 @@ def find_named_folders(
     """
     depths = [outer] * len(names) if isinstance(outer, int) else outer
     places = [*zip((name.rpartition("/")[0] for name in names), depths, strict=True)]
+    inner = {(folder, depth): folder.split("/")[depth:] for folder, depth in {*places}}
     words = {
-        (folder, depth): next(filter(None, map(read_folder, folder.split("/")[depth:])), None)
-        for folder, depth in {*places}
+        place: next(filter(None, map(read_folder, parts)), None) for place, parts in inner.items()
     }
     if None not in words.values():
         return {}
-    others = {
-        "/".join(folder.split("/")[depth:]).casefold()
-        for (folder, depth), word in words.items()
-        if word is None
-    }
+    others = {"/".join(inner[place]).casefold() for place, word in words.items() if word is None}
     found: dict[str, list[int]] = defaultdict(list)
     for position, place in enumerate(places):
         if (word := words[place]) is not None:
