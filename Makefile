@@ -135,16 +135,16 @@ format: $(READY)
 	$(BIN)/snakefmt Snakefile workflow
 
 schema: $(READY)
-	$(BIN)/python bench/schemas.py
-	$(BIN)/python bench/options_page.py
-	$(BIN)/python bench/entries.py
-	$(BIN)/python bench/rules_page.py
-	$(BIN)/python bench/reference_page.py
-	$(BIN)/python bench/method_cards.py
-	$(BIN)/python bench/pipeline_picture.py
+	$(BIN)/python tools/pages/schemas.py
+	$(BIN)/python tools/pages/options_page.py
+	$(BIN)/python tools/pages/entries.py
+	$(BIN)/python tools/pages/rules_page.py
+	$(BIN)/python tools/pages/reference_page.py
+	$(BIN)/python tools/pages/method_cards.py
+	$(BIN)/python tools/pages/pipeline_picture.py
 
 screenshots: $(READY)
-	@$(BIN)/python bench/pictures.py
+	@$(BIN)/python tools/pages/pictures.py
 	@$(BIN)/python -m tests.browser.screenshots
 
 # Of its own few packages, which nothing else needs; it needs no other part of the environment.

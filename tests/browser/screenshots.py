@@ -1,6 +1,6 @@
 """Takes pictures of real runs: the report and MLflow views of the default study, and the tutorial.
 
-`make screenshots` runs this after `bench/pictures.py`, which draws the pictures that need no run.
+`make screenshots` runs this after `tools/pages/pictures.py`, which draws pictures that need no run.
 Each picture contains its texts, which tests compare with the texts that the program writes today.
 """
 

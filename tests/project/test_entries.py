@@ -12,7 +12,7 @@ from tests.support.script_modules import load_script
 
 @pytest.fixture(scope="module")
 def entries(repository: Path) -> ModuleType:
-    return load_script(repository / "bench/entries.py")
+    return load_script(repository / "tools/pages/entries.py")
 
 
 def test_the_table_of_ways_is_the_code_s(entries: ModuleType) -> None:

@@ -29,7 +29,7 @@ CARDS = [f"methods/{head}.md" for head in sorted(METHODS)]
 
 @pytest.fixture(scope="module")
 def method_cards(repository: Path) -> ModuleType:
-    return load_script(repository / "bench/method_cards.py")
+    return load_script(repository / "tools/pages/method_cards.py")
 
 
 def card(repository: Path, head: str) -> str:
@@ -47,7 +47,7 @@ def test_tables_are_the_code_s(page: str, repository: Path, method_cards: Module
     text = path.read_text(encoding="utf-8")
     found = method_cards.blocks(path, method_cards.read_study())
     assert set(re.findall(r"<!-- (\w+): ", text)) == set(found)
-    assert method_cards.filled(text, found) == text, "run bench/method_cards.py"
+    assert method_cards.filled(text, found) == text, "run tools/pages/method_cards.py"
 
 
 @pytest.mark.parametrize("head", sorted(METHODS))

@@ -67,7 +67,9 @@ def test_a_command_makes_every_picture(repository: Path) -> None:
     for name in made - {"pipeline.svg"}:
         read_texts(name)
     recipe = (repository / "Makefile").read_text().partition("\nscreenshots:")[2].split("\n\n")[0]
-    assert all(f"python {words}" in recipe for words in ("bench/pictures.py", "-m tests.browser."))
+    assert all(
+        f"python {words}" in recipe for words in ("tools/pages/pictures.py", "-m tests.browser.")
+    )
 
 
 @pytest.mark.parametrize("name", sorted(load_pictures().DRAWN))
@@ -104,7 +106,7 @@ def test_a_text_that_is_not_written_any_more_is_found() -> None:
 
 
 def test_the_pipeline_is_drawn_from_the_rules(repository: Path) -> None:
-    script = load_script(repository / "bench/pipeline_picture.py")
+    script = load_script(repository / "tools/pages/pipeline_picture.py")
     picture = script.draw_stages(script.condense_graph(script.read_graph()))
     assert picture == script.PICTURE.read_text(encoding="utf-8"), "run `make schema`"
 
@@ -130,7 +132,7 @@ def test_every_rule_has_a_description(repository: Path, tmp_path: Path) -> None:
         )
     }
     page = (repository / "docs/workflow.md").read_text(encoding="utf-8")
-    script = load_script(repository / "bench/rules_page.py")
+    script = load_script(repository / "tools/pages/rules_page.py")
     assert page == script.rewrite_page(page), "run `make schema`"
     table = {name.replace("<dataset>", "mnist") for name in re.findall(r"`rule (\S+)`", page)}
     assert names - spelt <= table

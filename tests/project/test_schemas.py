@@ -32,7 +32,7 @@ def test_the_schema_in_the_repository_is_the_code_s(repository: Path) -> None:
 
 
 def test_the_page_of_options_is_the_code_s(repository: Path) -> None:
-    page = load_script(repository / "bench/options_page.py").options_page()
+    page = load_script(repository / "tools/pages/options_page.py").options_page()
     assert (repository / "docs/options.md").read_text(encoding="utf-8") == page, "run `make schema`"
     assert "| `shards` | whole number ≥ `1` ≤ `10000` | `1` | Files per split; each is one" in page
 

@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"[-+±−]?(?:\d\d:\d\d|\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)
 
 
 def load_pictures() -> Any:
-    return load_script(REPOSITORY / "bench/pictures.py")
+    return load_script(REPOSITORY / "tools/pages/pictures.py")
 
 
 def read_texts(name: str) -> list[str]:

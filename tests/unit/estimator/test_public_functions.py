@@ -255,7 +255,7 @@ def test_the_page_runs_as_printed(
 
 
 def test_the_reference_page_equals_the_docstrings(repository: Path) -> None:
-    page = load_script(repository / "bench/reference_page.py").reference_page()
+    page = load_script(repository / "tools/pages/reference_page.py").reference_page()
     assert (repository / "docs/python-reference.md").read_text() == page, "run `make schema`"
 
 

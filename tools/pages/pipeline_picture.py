@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 
 from dpprobe.files.atomic_writes import write_text
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PICTURE = ROOT / "docs/images/pipeline.svg"
 COMMAND = (
     "all",

@@ -16,7 +16,7 @@ from dpprobe.release.bundle import BundleFacts
 from dpprobe.study import catalog
 from dpprobe.study.study import Study
 
-FOLDER = Path(__file__).resolve().parents[1] / "workflow" / "schemas"
+FOLDER = Path(__file__).resolve().parents[2] / "workflow" / "schemas"
 
 
 def study_schema() -> dict[str, Any]:

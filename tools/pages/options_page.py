@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas import study_schema
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 INTRODUCTION = """\
 # All options of a study
 

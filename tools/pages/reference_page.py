@@ -11,7 +11,7 @@ from typing import Any
 
 import dpprobe
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "python-reference.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "python-reference.md"
 INTRODUCTION = """\
 # Python reference
 

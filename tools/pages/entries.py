@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "dpprobe"
 PAGE = ROOT / "docs" / "attack-model.md"
-BEGIN, END = "<!-- ways: bench/entries.py -->\n", "<!-- end of ways -->\n"
+BEGIN, END = "<!-- ways: tools/pages/entries.py -->\n", "<!-- end of ways -->\n"
 # Functions that compute a head from rows; each caller of these functions belongs to one of WAYS.
 FITS = {"fit_heads", "train_network"}
 WAYS = {

@@ -22,7 +22,7 @@ from dpprobe.privacy.target import Target
 from dpprobe.study.study import Study
 from dpprobe.study.study_file import load_study
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 STUDY = ROOT / "config" / "method_cards.yaml"
 CARDS = ROOT / "docs" / "methods"
 CONFIGURATION = ROOT / "docs" / "configuration.md"

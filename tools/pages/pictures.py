@@ -27,7 +27,7 @@ from dpprobe.analyses.sites.sites_record import Estimate, SitesCell, SitesRecord
 from dpprobe.exhibits import style
 from dpprobe.heads.registry import HEADS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "docs" / "images"
 RECORDS = ROOT / "bench" / "results"
 TEXTS = "dpprobe-texts"  # keyword of the PNG chunk with a picture's texts, one per line

@@ -12,9 +12,9 @@ from dpprobe.analysis_registry import ANALYSES, load_analyses
 from dpprobe.files.atomic_writes import write_text
 from dpprobe.reporting.registry import STUDY_EXHIBITS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "workflow.md"
-BEGIN, END = "<!-- rules: bench/rules_page.py -->\n", "<!-- end of rules -->\n"
+BEGIN, END = "<!-- rules: tools/pages/rules_page.py -->\n", "<!-- end of rules -->\n"
 TARGETS = "workflow/rules/targets.smk"
 EXHIBITS = "src/dpprobe/reporting/registry.py"
 NAMED = {"release_": "name"}  # wildcards of targets that do not name a dataset
