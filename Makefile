@@ -103,7 +103,7 @@ test-lowest test-newest: $(READY)
 		pyproject.toml -o $(OTHERS)/versions.txt
 	$(BIN)/uv pip install --quiet --python $(OTHERS)/bin/python -r $(OTHERS)/versions.txt
 	$(BIN)/uv pip install --quiet --python $(OTHERS)/bin/python --constraint $(OTHERS)/versions.txt \
-		fairlearn hypothesis packaging psutil pytest pytest-xdist rocrate
+		fairlearn hatchling hypothesis packaging psutil pytest pytest-xdist rocrate
 	PYTHONPATH=$(CURDIR)/src $(OTHERS)/bin/python -m pytest -n $(CORES) --dist loadfile -m "not slow and not locked" tests/unit
 
 # In front of the environment's packages stands the oldest Snakemake that pyproject.toml allows.

@@ -17,6 +17,7 @@ from dpprobe.wrong_keys_and_values import check_extent
 
 _NUMBERS, _LONGEST_NUMBER = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"), 100
 _LARGEST_STUDY, _LONG_STUDY, _MOST_NODES, _DEEPEST = 1 << 22, 1 << 17, 100_000, 100
+_TOO_DEEP = "brackets nested too deeply to be read; remove some"
 _MERGE = "tag:yaml.org,2002:merge"
 _FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Integers that YAML does not read as decimal: 010 is 8, and 1:30 is 90.
@@ -75,7 +76,8 @@ def parse_yaml(path: Path) -> yaml.Node | None:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error}); name a YAML file") from None
     try:
-        with suppress(yaml.YAMLError):  # `compose` below explains errors
+        # `compose` below explains errors; libyaml's newest versions have a limit of levels, too
+        with suppress(yaml.YAMLError):
             _check_extent(path, text)
         # the fast loader accepts more than Snakemake's loader, such as tabs
         loader = yaml.SafeLoader if len(text) < _LONG_STUDY else _FAST_LOADER
@@ -87,6 +89,8 @@ def parse_yaml(path: Path) -> yaml.Node | None:
                 raise ConfigError(f"{path}: `<<` merges more than {_MOST_NODES:,} keys; use fewer")
         check_extent(yaml.load(text, Loader=loader), str(path))
         return root
+    except RecursionError:
+        raise ConfigError(f"{path}: {_TOO_DEEP}") from None
     except yaml.MarkedYAMLError as error:
         raise ConfigError(f"{path}{_describe_fault(error)}") from None
     except (yaml.YAMLError, ValueError) as error:  # such as a control character, or month 13
@@ -101,7 +105,7 @@ def _check_extent(path: Path, text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:  # loaders would overflow
-            raise ConfigError(f"{path}: brackets nested too deeply to be read; remove some")
+            raise ConfigError(f"{path}: {_TOO_DEEP}")
         if count > _MOST_NODES:
             raise ConfigError(f"{path}: more than {_MOST_NODES:,} keys and values; use fewer")
 
