@@ -96,7 +96,7 @@ UNUSED = {
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_has_what_its_scripts_import(repository: Path, stage: str) -> None:
+def test_each_stage_environment_pins_what_its_scripts_import(repository: Path, stage: str) -> None:
     """Late imports, within functions, count too."""
     rules = "\n".join(path.read_text() for path in (repository / "workflow/rules").glob("*.smk"))
     uses = re.findall(r"envs/(\w+)\.yaml\".*?scripts/(\w+\.py)\"", rules, re.DOTALL)

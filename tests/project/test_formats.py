@@ -281,7 +281,7 @@ def write_embedding(path: Path, described: str) -> None:
     write_table(path, table.replace_schema_metadata({"dpprobe": described.encode()}))
 
 
-def test_records_of_a_newer_dpprobe_are_not_to_be_deleted(tmp_path: Path) -> None:
+def test_records_of_a_newer_dpprobe_are_refused_as_newer(tmp_path: Path) -> None:
     records: tuple[tuple[str, int, Any, Any], ...] = (
         ("plans", 6, Path.write_text, read_plans),
         ("download", 2, Path.write_text, Receipt.read),

@@ -169,7 +169,7 @@ def test_metadata_of_parquet_that_is_no_json_is_one_error(tmp_path: Path) -> Non
             options_of("parquet", train=str(path)).check_files()
 
 
-def test_a_label_of_a_trillion_is_no_list_of_classes(tmp_path: Path) -> None:
+def test_a_label_of_a_trillion_is_refused_as_a_class_index(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", label=[10**12, *[0] * 199])
     match = "column label has the label 1000000000000: .*at most 1,0"
     with pytest.raises(ConfigError, match=match):

@@ -128,7 +128,7 @@ def test_verbosity_options_change_a_dry_run(
     assert not plugin.is_quiet_typed(["-n", "quiet"])
 
 
-def test_a_long_wait_names_its_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_wait_reports_the_running_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     handler = make_handler("rules", "host")
     for number in range(5):
         handler.handle(job_record(number, f"heads {number}"))

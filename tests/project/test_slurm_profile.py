@@ -249,7 +249,7 @@ def test_a_failed_job_on_a_node_that_hangs_has_failed(slurm: Slurm) -> None:
     assert slurm.status()[0] == "failed\n"
 
 
-def test_a_full_disk_is_no_end(slurm: Slurm) -> None:
+def test_status_reports_a_job_as_running_if_its_state_cannot_be_written(slurm: Slurm) -> None:
     """Root may write anywhere, so a folder in place of each file makes writing fail."""
     slurm.says("squeue", line())
     for name in ("queue", "outage", "outage.noted"):

@@ -54,7 +54,7 @@ def test_classes_of_snakemake_are_replaced_in_one_rule_file(repository: Path) ->
     assert replacing == {"snakemake_fixes.smk"}
 
 
-def test_each_names_its_upstream_thread_and_its_test(
+def test_each_patch_names_its_upstream_thread_and_an_existing_test(
     repository: Path, patches: dict[str, str]
 ) -> None:
     for replaced, comment in patches.items():

@@ -146,7 +146,7 @@ def test_the_corpus_is_small_and_has_every_kind() -> None:
     assert sum(sizes) < 6_000_000
 
 
-def test_a_zip_names_its_kind_and_the_code_that_made_it(stored: Stored) -> None:
+def test_a_stored_zip_records_its_kind_and_dpprobe_version(stored: Stored) -> None:
     facts = read_json(stored.bundle / FACTS_FILE)
     assert stored.about["kind"] == stored.kind
     assert f"g{stored.version}" in stored.about["dpprobe"]

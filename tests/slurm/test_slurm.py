@@ -273,7 +273,9 @@ def test_killed_outright_and_started_again(workspace: Workspace) -> None:
 
 
 @WITH_DATABASE
-def test_the_database_lists_the_jobs_and_remembers_them(workspace: Workspace) -> None:
+def test_the_slurm_database_gives_the_status_of_jobs_the_controller_forgot(
+    workspace: Workspace,
+) -> None:
     cluster = workspace.cluster
     workspace.study(good="true", wrong="exit 3", cancelled="sleep 200")
     run = workspace.start("--retries", "0")

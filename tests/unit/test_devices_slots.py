@@ -53,7 +53,7 @@ def test_what_a_process_sees(
 @pytest.mark.parametrize(
     ("available", "lacks"), [("True", False), ("False", True), ("1 / 0", False)]
 )
-def test_a_gpu_is_lacking_only_where_torch_says_so(
+def test_lacks_gpu_is_true_only_if_torch_reports_no_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, available: str, lacks: bool
 ) -> None:
     """If Python's torch is missing or broken, nothing is known about the jobs' environment."""

@@ -121,7 +121,7 @@ def test_a_wait_that_ended_begins_again(clock: Clock, caplog: pytest.LogCaptureF
     assert caplog.messages == [f"w ({each} so far)" for each in ("0:05", "0:15", "0:05")]
 
 
-def test_silent_work_says_nothing(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_silent_progress_logs_nothing(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     clock.end = clock.now + 70
     part = progress.Progress(1, label="one", interval=0)
     with progress.silent_progress(), progress.report_wait("w"), part:

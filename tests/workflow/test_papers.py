@@ -108,7 +108,7 @@ def test_the_papers_tables_and_figures_hold_what_was_run(finished: Workspace) ->
     assert made == sorted(f"{name}.{kind}" for name in names for kind in ("png", "svg"))
 
 
-def test_a_rerun_has_nothing_to_do_and_one_file_is_made_again(finished: Workspace) -> None:
+def test_a_rerun_plans_no_jobs_until_a_result_file_is_deleted(finished: Workspace) -> None:
     targets = ("zero_shot", "few_shot", "paper_tables", "figures")
     assert not finished.planned(STUDY, *targets)
     (finished.directory / "results/zero_shot/pets/clip/metrics.json").unlink()

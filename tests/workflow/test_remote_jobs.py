@@ -32,7 +32,9 @@ sleep 100
 """
 
 
-def test_unrecorded_files_are_not_current(workspace: Workspace, small: dict[str, Any]) -> None:
+def test_files_without_a_record_of_their_job_are_stale(
+    workspace: Workspace, small: dict[str, Any]
+) -> None:
     folder = workspace.directory / "bin"
     folder.mkdir()
     write_scripts(folder, sbatch=SBATCH, squeue="", scancel="")

@@ -181,7 +181,7 @@ PRIVATE = {"title": "JFT", "access": "private", "backbone": {"family": "timm"}}
         ([], {"weights": {"pixels": PRIVATE}}, "match none; write nearest"),
     ],
 )
-def test_numbers_outside_one_entry_and_names_that_are_not_there_are_refused(
+def test_entries_with_duplicate_numbers_or_unknown_names_are_refused(
     entries: list[dict[str, Any]], changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):

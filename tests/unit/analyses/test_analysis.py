@@ -53,7 +53,7 @@ def study() -> Study:
 
 
 @EVERY
-def test_a_declaration_stands_under_its_name(analysis: Analysis) -> None:
+def test_each_analysis_matches_its_entry_in_the_registry(analysis: Analysis) -> None:
     registered = ANALYSES[analysis.name]
     package = importlib.import_module(registered.package)
     assert package.ANALYSIS is analysis
@@ -66,7 +66,7 @@ def test_a_declaration_stands_under_its_name(analysis: Analysis) -> None:
 
 
 @MEASURED
-def test_a_job_measures_a_small_study_within_what_it_requests(
+def test_each_analysis_measures_a_small_study_within_the_requested_time(
     analysis: Analysis, study: Study, tmp_path: Path
 ) -> None:
     declared = analysis.measurement
@@ -138,7 +138,7 @@ def _write_inputs(files: StudyFiles, backbone: str) -> None:
             write_cell(Path(files.results), **cell._asdict(), class_names=names)
 
 
-def test_planning_imports_nothing_heavy() -> None:
+def test_loading_analyses_imports_no_heavy_packages() -> None:
     heavy = "{'torch', 'numpy', 'scipy', 'pyarrow', 'matplotlib'}"
     program = (
         "import sys; from dpprobe.analysis_registry import load_analyses; load_analyses(); "

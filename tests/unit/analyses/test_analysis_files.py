@@ -170,7 +170,7 @@ def test_a_section_has_the_records_of_all_datasets(name: str, everything: StudyF
 
 
 @EVERY
-def test_a_study_that_asks_for_nothing_lists_nothing(name: str, ask: Ask) -> None:
+def test_an_analysis_that_a_study_does_not_request_lists_no_exhibits(name: str, ask: Ask) -> None:
     files = StudyFiles(ask(few_shot={"backbones": []}), results="r")
     analysis = BY_NAME[name]
     always = name in ("tsne", "zero_shot", "few_shot")
@@ -183,7 +183,7 @@ def test_a_study_that_asks_for_nothing_lists_nothing(name: str, ask: Ask) -> Non
         )
 
 
-def test_chosen_datasets_and_backbones_stand_in_the_study_s_order(ask: Ask) -> None:
+def test_chosen_datasets_and_backbones_keep_the_order_of_the_study(ask: Ask) -> None:
     study = ask(
         long_tail={"datasets": ["digits"]},
         sites={"backbones": ["net", "clip"], "datasets": ["digits"]},

@@ -49,7 +49,7 @@ def _page(made: ReportedStudy, **records: list[Path]) -> Any:
     return made.page(records=records)
 
 
-def test_an_audit_s_row_has_its_claim_its_bounds_and_what_it_would_catch(
+def test_an_audit_row_shows_its_claim_its_bounds_and_what_it_would_catch(
     made: ReportedStudy,
 ) -> None:
     tests = [{"name": "variance", "p_value": 1e-9}, {"name": "releases", "p_value": 0.4}]

@@ -97,7 +97,9 @@ def test_weights_deep_in_a_checkpoint_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "model.", "net.", "backbone.net."])
-def test_names_of_the_network_itself_are_no_wrapper(tmp_path: Path, prefix: str) -> None:
+def test_a_part_of_the_network_is_not_mistaken_for_a_wrapper_prefix(
+    tmp_path: Path, prefix: str
+) -> None:
     """A network with a part `net` has weights named `net.`, with or without a wrapper's prefix."""
     state = {f"net.{name}": one for name, one in make_state().items()}
     named = {prefix + name: one for name, one in state.items()}
@@ -171,7 +173,7 @@ def test_weights_of_another_network_are_refused_with_the_difference(
         ({"model": {"state_dict": {"x": 1}}}, "contains"),
     ],
 )
-def test_a_checkpoint_without_tensors_tells_what_it_holds(
+def test_the_error_lists_the_keys_of_a_checkpoint_without_tensors(
     tmp_path: Path, values: Any, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"it should contain named tensors, but {said}"):

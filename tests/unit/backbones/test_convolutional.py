@@ -122,7 +122,7 @@ def test_it_computes_what_its_options_say_from_a_public_start() -> None:
 
 
 @pytest.mark.parametrize("shape", [(9, 20, 3), (40, 12, 3)])
-def test_pictures_that_are_not_square_are_squeezed_and_not_cropped(shape: tuple[int, ...]) -> None:
+def test_images_that_are_not_square_are_resized_without_cropping(shape: tuple[int, ...]) -> None:
     pixels = np.random.default_rng(2).integers(0, 256, shape, dtype=np.uint8)
     picture = Image.fromarray(pixels)
     squeezed = picture.convert("L").resize((12, 12), Image.Resampling.BICUBIC)

@@ -75,7 +75,7 @@ def test_a_checkpoint_of_another_open_clip_model_is_refused(
     assert "a JPEG image" in describe.describe_backbone(good)["fault"]
 
 
-def test_nothing_is_computed_where_shapes_suffice(
+def test_dimensions_are_found_on_the_meta_device_with_the_cpu_as_fallback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Computing a model of 630 million weights would take 2.5 GB and seconds."""
@@ -105,7 +105,7 @@ def test_nothing_is_computed_where_shapes_suffice(
     assert tried == ["meta", "cpu"]
 
 
-def test_weights_are_not_fetched(asked: list[str], tmp_path: Path) -> None:
+def test_weights_are_listed_but_not_downloaded(asked: list[str], tmp_path: Path) -> None:
     fetched = {"family": "timm", "model": "resnet50.a1_in1k"}
     first = read(tmp_path, one=fetched)
     assert first.known == {"one": 2048}

@@ -508,7 +508,7 @@ def test_features_before_the_projection_give_the_embeddings_by_the_library_s_own
 
 
 @pytest.mark.usefixtures("towers")
-def test_a_tower_without_a_projection_has_nothing_before_one() -> None:
+def test_with_projection_false_is_refused_for_a_tower_without_a_projection() -> None:
     """SigLIP's towers, for example, end without a projection."""
     chosen = options(model="tiny-none", pretrained=False, with_projection=False)
     told = describe_backbone(chosen)

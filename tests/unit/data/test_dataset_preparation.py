@@ -73,7 +73,7 @@ def test_our_own_tables_are_an_input(tmp_path: Path) -> None:
         (["x", None], {"id_column": "who"}, "train row 1: no who"),
     ],
 )
-def test_columns_that_are_no_texts(
+def test_unreadable_text_columns_and_missing_ids_are_refused(
     tmp_path: Path, values: Any, options: dict[str, Any], fault: str
 ) -> None:
     path = write_parquet(tmp_path / "train.parquet", [0, 1], who=values)
@@ -155,7 +155,7 @@ def test_each_file_of_a_source_that_is_replaced_changes_its_state(
     assert len(states) == 1 + 3 * len(files)
 
 
-def test_a_name_that_is_no_utf8_is_a_line(tmp_path: Path) -> None:
+def test_an_error_names_a_file_name_that_is_not_utf8(tmp_path: Path) -> None:
     for name in (b"a/caf\xe9.png", b"caf\xe9/1.png", b"a/deep\xe9/1.png"):
         root = tmp_path / name.hex()
         write_images(root, [os.fsdecode(name), "b/2.png"])

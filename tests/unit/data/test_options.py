@@ -191,7 +191,9 @@ def test_imbalance_is_the_ratio_of_the_classes_with_rows(
 
 @given(st.lists(st.integers(0, 50), max_size=5), st.sampled_from([None, 2, 3]))
 @example([8, 0, 4], 3)
-def test_accuracy_stands_for_classes_up_to_two_to_one(counts: list[int], classes: Any) -> None:
+def test_accuracy_is_the_default_metric_only_for_class_ratios_up_to_two(
+    counts: list[int], classes: Any
+) -> None:
     present = [count for count in counts if count]
     balanced = not present or max(present) <= 2 * min(present)
     found = headline_metric(None, num_classes=classes, multi_label=False, test_counts=counts)
@@ -204,7 +206,7 @@ def test_accuracy_stands_for_classes_up_to_two_to_one(counts: list[int], classes
 @pytest.mark.parametrize("metric", ["accuracy", "auc", "macro_accuracy"])
 @pytest.mark.parametrize("classes", [None, 2, 3])
 @pytest.mark.parametrize("several", [False, True])
-def test_a_written_metric_stands_if_it_is_defined(
+def test_a_given_metric_is_accepted_only_if_it_is_defined(
     metric: Headline, classes: int | None, several: bool
 ) -> None:
     said = None

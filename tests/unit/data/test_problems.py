@@ -249,7 +249,7 @@ def test_one_id_may_stand_in_both_splits_and_a_wrong_label_is_reported_once(rows
     assert re.fullmatch(r"train row 4 \(id test-1\), .*train4\.jpg: label 2 is not .*", line)
 
 
-def test_damaged_images_are_no_copies_of_each_other(rows: Rows) -> None:
+def test_damaged_images_are_not_reported_as_duplicates(rows: Rows) -> None:
     for split, number in (("train", 1), ("train", 4), ("test", 0)):
         rows.splits[split][number]["path"].write_bytes(b"")
     with pytest.raises(DataError, match=": 3 unreadable images; "):
@@ -301,7 +301,7 @@ def test_all_problems_are_reported_at_once_by_kind(rows: Rows) -> None:
     assert [row["detail"] for row in report[-3:]] == sizes
 
 
-def test_expected_sizes_that_hold_are_no_problem(rows: Rows) -> None:
+def test_expected_sizes_that_match_are_not_reported_as_problems(rows: Rows) -> None:
     assert not write_spoiled(rows, expect={"train": 6, "test": 4, "classes": 2})
     assert not rows.has_report()
 
@@ -469,7 +469,7 @@ def test_a_good_run_clears_the_report(rows: Rows) -> None:
     assert SplitTable(rows.directory / "out/train.parquet").rows == 6
 
 
-def test_an_interrupted_check_leaves_neither_a_report_nor_a_description(rows: Rows) -> None:
+def test_an_interrupted_check_writes_neither_a_report_nor_a_description(rows: Rows) -> None:
     rows.write()
     rows.splits["train"][4]["path"].write_bytes(b"")
 

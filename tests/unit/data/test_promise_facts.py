@@ -62,7 +62,7 @@ def list_options() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_every_option_of_a_source_bears_on_a_fact_or_is_said_not_to(source: str) -> None:
+def test_each_source_option_is_declared_to_affect_a_fact_or_none(source: str) -> None:
     options = {option for one, option in list_options() if one == source}
     assert options <= BEARS.keys() | PLAIN, sorted(options - BEARS.keys() - PLAIN)
 

@@ -104,7 +104,7 @@ def test_less_is_a_part_of_more_and_all_parts_go_by_one_order() -> None:
     assert len(other) == 40
 
 
-def test_a_number_per_class_can_let_another_unit_in_and_a_release_is_told() -> None:
+def test_a_release_refuses_per_class_subsampling_because_units_affect_each_other() -> None:
     rows = [(at % 2, f"row-{at}") for at in range(20)]
     kept = chosen({"per_class": 3}, rows)
     first = min(kept)
@@ -119,7 +119,7 @@ def test_a_number_per_class_can_let_another_unit_in_and_a_release_is_told() -> N
     assert "split_by" in str(faults_of(dataset_options(by_class)))
 
 
-def test_fractions_by_class_tell_labels_and_a_release_is_told() -> None:
+def test_a_release_refuses_fractions_per_class_because_n_reveals_labels() -> None:
     """Whoever knows all rows but one label can derive it from n, which a release publishes."""
     names = [f"row-{at}" for at in range(79)]
 

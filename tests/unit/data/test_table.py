@@ -234,7 +234,7 @@ def test_a_source_that_gives_other_rows_than_it_says_is_refused(
 
 
 @pytest.mark.parametrize(("batches", "said"), WHOLE)
-def test_a_source_that_gives_what_it_says_is_written(
+def test_a_source_that_matches_its_declared_facts_is_written(
     tmp_path: Path, batches: list[Batch], said: dict[str, Any]
 ) -> None:
     write_as_said(tmp_path, batches, said)
@@ -534,7 +534,7 @@ def test_image_changed_since_it_was_prepared_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"PAR1 nothing", b"", {"image": [1]}])
-def test_reader_refuses_what_is_no_split_table(tmp_path: Path, content: Any) -> None:
+def test_the_reader_refuses_files_that_are_not_split_tables(tmp_path: Path, content: Any) -> None:
     path = tmp_path / "train.parquet"
     if isinstance(content, dict):
         pq.write_table(pa.table(content), path)

@@ -29,7 +29,7 @@ def columns_of(**values: str) -> dict[str, Column]:
 
 
 @given(st.lists(st.sampled_from(["", "a", "b", "c", "1", "2.5"]), max_size=40))
-def test_a_column_knows_its_values_blanks_and_first_rows(values: list[str]) -> None:
+def test_a_column_collects_its_values_blank_count_and_first_20_rows(values: list[str]) -> None:
     column = column_of(values)
     assert column.values == {*values} - {""}
     assert column.blanks == values.count("")

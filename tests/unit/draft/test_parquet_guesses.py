@@ -161,7 +161,7 @@ def test_a_file_that_no_study_can_read_is_refused(desk: Desk, fault: str) -> Non
     assert [fact for fact in [FILE, *facts] if fact not in said] == [], said
 
 
-def test_a_file_that_is_no_parquet_file_is_refused(desk: Desk) -> None:
+def test_unreadable_parquet_files_and_duplicate_columns_are_refused(desk: Desk) -> None:
     desk.file(FILE)
     assert desk.refuse(FILE).startswith(f"{FILE}: not a readable parquet file (")
     twice = pa.table([["x"], [1], [1]], names=["image", "label", "label"])

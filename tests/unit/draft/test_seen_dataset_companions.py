@@ -126,7 +126,7 @@ def test_pairs_on_both_sides_are_counted(desk: Desk) -> None:
     assert prepared(desk.draft("x").keys) == 22
 
 
-def test_a_folder_of_masks_next_to_the_classes_is_no_class(desk: Desk) -> None:
+def test_a_folder_of_masks_next_to_the_class_folders_is_excluded(desk: Desk) -> None:
     write_images(desk.folder, [f"x/{name}/{n}.png" for n in NUMBERS for name in ("a", "masks")])
     write_images(desk.folder, [f"x/b/b{number}.png" for number in NUMBERS])
     drafted = desk.draft("x")

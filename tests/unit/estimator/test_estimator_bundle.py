@@ -90,7 +90,7 @@ def test_others_use_it_on_vectors(bundle: tuple[PrivateClassifier, Path]) -> Non
     np.testing.assert_array_equal(predictor.predict_vectors(X[5:6]), values[5:6])
 
 
-def test_nothing_private_is_in_the_files(tmp_path: Path) -> None:
+def test_saved_files_contain_no_private_ids_paths_features_or_labels(tmp_path: Path) -> None:
     folder = save(fit(unit="group"), tmp_path / "lesions_v1")
     content = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
     X, y = make_rows()
@@ -252,7 +252,7 @@ def test_a_bundle_says_that_no_choice_among_fits_is_covered(
     assert verify(folder).passed
 
 
-def test_a_fit_remembers_itself_without_its_ledger(tmp_path: Path) -> None:
+def test_a_fit_keeps_its_spent_budget_after_its_ledger_is_deleted(tmp_path: Path) -> None:
     budget = make_budget(tmp_path / "data/lesions", max_epsilon=10.0)
     fitted, total = fit(budget=budget, epsilon=0.2, delta=1e-6), budget.compute_spent(1e-6)
     shutil.rmtree(tmp_path / "data")

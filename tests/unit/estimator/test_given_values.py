@@ -180,7 +180,7 @@ def test_a_private_fit_says_that_groups_are_matched_by_position(
         classifier(unit="group").fit(*given)
 
 
-def test_a_warning_of_positions_as_an_error_spends_nothing() -> None:
+def test_a_warning_about_positions_raised_as_an_error_spends_no_budget() -> None:
     head = private()
     with warnings.catch_warnings():
         warnings.filterwarnings("error", BY_POSITION)

@@ -341,7 +341,7 @@ OTHERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @pytest.mark.filterwarnings("ignore:X. .* rows repeat")
 @pytest.mark.parametrize("labels", [SORTED, LABELS, OTHER_LABELS], ids=["sorted", "turns", "any"])
 @pytest.mark.parametrize("rows", OTHERS.values(), ids=OTHERS)
-def test_equal_labels_state_nothing_about_strangers(
+def test_other_rows_with_the_labels_of_a_store_give_a_warning_and_no_promise(
     rows: Callable[[np.ndarray], np.ndarray], labels: np.ndarray, tmp_path: Path
 ) -> None:
     store = open_labelled(tmp_path, labels)

@@ -120,7 +120,7 @@ def save_head(path: Path, weights: np.ndarray) -> Path:
 
 
 @pytest.mark.parametrize(("factor", "dtype"), [(1.0, np.float32), (-2.5, np.float16)])
-def test_a_copy_of_this_process_s_heads_is_no_public_start(
+def test_a_scaled_copy_of_a_head_fitted_in_this_process_is_refused_as_init_file(
     factor: float, dtype: Any, tmp_path: Path
 ) -> None:
     rows = draw_rows(0, member=True)

@@ -53,7 +53,7 @@ def test_the_caption_labels_and_version_follow_from_the_name_the_paths_and_the_k
     assert named.job_params == {"version": VERSIONS["figures"], "name": 1}
 
 
-def test_declarations_import_nothing_heavy() -> None:
+def test_exhibit_declarations_import_no_heavy_packages() -> None:
     program = """
 import sys
 import dpprobe.reporting.registry
@@ -63,7 +63,7 @@ print({name for name in ("torch", "numpy", "matplotlib", "pyarrow") if name in s
 
 
 @pytest.mark.parametrize("exhibit", NAMED)
-def test_an_exhibit_can_be_made_from_what_it_declares(exhibit: Exhibit) -> None:
+def test_each_exhibit_is_made_only_from_its_declared_needs(exhibit: Exhibit) -> None:
     """The arguments of `make` are the needs, and values that every job has."""
     asked = set(inspect.signature(find_function(exhibit.make)).parameters)
     needs = {name for name, need in exhibit.needs.items() if need.read}

@@ -107,7 +107,7 @@ def test_the_study_and_published_numbers_are_read_if_they_are_asked_for(
     assert heard == ["the study", True]
 
 
-def test_the_reason_why_there_is_nothing_to_show_is_drawn_in_each_file(
+def test_each_figure_file_shows_the_reason_if_there_is_nothing_to_draw(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def draw() -> Any:

@@ -85,7 +85,7 @@ def test_csv_has_numbers_with_six_digits_and_two_columns_for_the_ends() -> None:
     assert rows[1] == ["a,b", "none", "", "", "2"]
 
 
-def test_programs_get_a_table_of_their_own_where_there_is_one() -> None:
+def test_csv_uses_the_separate_numbers_table_if_there_is_one() -> None:
     own = tables.make_table("n", "", ("x",), [tables.make_row("1")])
     table = replace(_numbers(), numbers=own)
     assert tables.comma_separated(table) == "x\n1\n"

@@ -319,7 +319,7 @@ def test_a_piece_fits_into_its_memory(size: int) -> None:
     assert make_task(Decoder(pixels(), "train"), 900, 256, 1).pieces[0] == range(1)
 
 
-def test_an_image_that_fits_nowhere_is_named(
+def test_an_error_names_an_image_that_is_too_large_for_the_workers(
     table: SplitTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decoding_workers, "PIECE_BYTES", 1 << 10)

@@ -162,7 +162,9 @@ def test_only_networks_get_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_undecodable_image_is_named_and_leaves_no_shard(tmp_path: Path, shards: int) -> None:
+def test_an_undecodable_image_is_named_and_its_shard_is_not_written(
+    tmp_path: Path, shards: int
+) -> None:
     images = [png(row) for row in range(9)]
     images[8] = images[8][:50]
     dataset = write_dataset(tmp_path / "data", images)

@@ -131,7 +131,7 @@ with open_shard(Path(sys.argv[1]), header, RowColumns(labels, ids)) as writer:
 """
 
 
-def test_kill_in_mid_write_leaves_no_shard(tmp_path: Path) -> None:
+def test_a_kill_during_a_write_leaves_only_a_partial_file(tmp_path: Path) -> None:
     path = tmp_path / "s.h5"
     process = subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -485,7 +485,9 @@ def test_blocks_that_do_not_fit_leave_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_copies_stand_in_the_manifest_and_change_no_fingerprint(tmp_path: Path) -> None:
+def test_copies_are_stored_in_the_manifest_and_do_not_change_the_fingerprint(
+    tmp_path: Path,
+) -> None:
     plain = cut_into(tmp_path, SHARDS)
     assert plain.copies is None
     copies = {"image": {"rows": 3, "most": 2}}

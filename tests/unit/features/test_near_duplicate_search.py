@@ -118,7 +118,9 @@ def test_it_finds_what_brute_force_finds(
             assert table[row["row"], place] == pytest.approx(row["cosine"], abs=1e-5)
 
 
-def test_a_row_is_near_by_itself(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_duplicate_matches_do_not_depend_on_the_block_size(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The threshold equals a pair's cosine, so float32 would decide by the block's shape.
     private, public = pair
     ours = private[0].features.read().astype(np.float64)

@@ -39,7 +39,7 @@ def test_arrays_that_are_no_rows_are_refused(tmp_path: Path, values: Any) -> Non
         open_rows(tmp_path / "public.npy")
 
 
-def test_files_that_are_no_arrays_are_refused(tmp_path: Path) -> None:
+def test_unreadable_or_missing_array_files_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     (tmp_path / "empty.npy").write_bytes(b"")
     np.savez(tmp_path / "several.npz", np.ones((2, 2)))

@@ -76,7 +76,7 @@ def test_a_store_reads_what_was_written_however_it_is_cut(
         assert sum(len(block) for _, block in blocks) == stores.ROWS
 
 
-def test_a_store_tells_what_its_headers_say(tmp_path: Path) -> None:
+def test_a_store_reports_the_values_of_its_shard_headers(tmp_path: Path) -> None:
     _, store = cut(tmp_path)
     header = stores.make_header(multi_label=True)
     for name in (

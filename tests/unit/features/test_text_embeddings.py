@@ -158,7 +158,7 @@ def test_a_head_starts_from_the_artifact(tmp_path: Path, info: Path) -> None:
     assert method.input_files() == (str(path),)
 
 
-def test_nothing_is_left_of_a_failure(tmp_path: Path, info: Path) -> None:
+def test_a_failure_leaves_no_text_embedding_file(tmp_path: Path, info: Path) -> None:
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"options": backbone_options({"family": "pixels"})}, "pixels cannot read text"),
         ({"chosen": ("no class",)}, "has no {c}"),
@@ -246,7 +246,9 @@ def test_equal_words_are_refused_but_for_imagenet(
     assert re.findall(r"'(\w)' stands for 2 classes", caplog.text) == ["b", "c"]
 
 
-def test_a_start_goes_by_the_order_of_the_classes(tmp_path: Path) -> None:
+def test_text_embeddings_in_another_class_order_and_damaged_files_are_refused(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "start.safetensors"
     metadata = {"format": text_file.FORMAT, "class_names": ["cat", "dog"]}
     weights = {"weights": np.eye(2, dtype=np.float32)}

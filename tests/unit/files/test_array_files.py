@@ -56,7 +56,7 @@ def test_arrays_have_a_header_of_a_version_that_is_known(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("metadata", [None, {"x": "y"}, {"dpprobe": "[]"}, {"dpprobe": "3"}])
-def test_arrays_without_a_header_are_no_record(
+def test_arrays_without_a_header_are_refused_as_a_record(
     tmp_path: Path, metadata: dict[str, str] | None
 ) -> None:
     said = "has no attribute" if "dpprobe" in (metadata or {}) else "^'dpprobe'$"

@@ -31,7 +31,7 @@ def write_half(path: Path) -> None:
         raise TypeError("something went wrong in the middle")
 
 
-def test_a_failed_write_keeps_the_earlier_file_and_leaves_nothing_next_to_it(
+def test_a_failed_write_keeps_the_earlier_file_and_adds_no_other_file(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a.json"

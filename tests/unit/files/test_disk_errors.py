@@ -56,7 +56,7 @@ def test_a_file_that_cannot_be_written_is_named_with_the_remedy(number: int) -> 
 
 
 @pytest.mark.parametrize("number", sorted(disk_errors.UNWRITABLE))
-def test_only_a_full_disk_is_told_as_one(number: int) -> None:
+def test_only_full_disk_errors_are_reported_as_a_full_disk(number: int) -> None:
     full = number in (errno.ENOSPC, errno.EDQUOT)
     explained = disk_errors.explain_full_disk(Path("here"), "copying")
     with pytest.raises(DataError if full else OSError) as caught, explained:

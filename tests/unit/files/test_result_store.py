@@ -58,7 +58,7 @@ def test_outputs_are_the_stored_files_with_the_present_time(
             assert (target / name).stat().st_mtime > 1
 
 
-def test_nothing_is_replaced_where_a_stored_file_is_missing(tmp_path: Path) -> None:
+def test_no_file_is_replaced_if_a_stored_file_is_missing(tmp_path: Path) -> None:
     stored = write_result(locate_stored(tmp_path, "abc"))
     (stored / "metrics.json").unlink()
     target = write_result(tmp_path / "cells/d/b/m/eps-1")

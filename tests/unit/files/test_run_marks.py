@@ -63,7 +63,7 @@ def test_a_run_elsewhere_is_found_until_it_ends(
     assert not list((tmp_path / "empty").iterdir()), "which was there before"
 
 
-def test_a_run_in_this_working_directory_is_no_other(
+def test_a_run_in_this_working_directory_is_not_reported_as_another_run(
     tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path / "elsewhere")

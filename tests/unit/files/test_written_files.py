@@ -206,7 +206,7 @@ def test_after_the_doctor_a_rerun_succeeds_whatever_was_damaged(
         (["a.png", "missing.svg"], False),
     ],
 )
-def test_a_job_whose_record_is_lost_runs_again_if_nothing_else_has_hashes(
+def test_a_job_without_a_record_reruns_only_if_no_other_record_has_its_hashes(
     tmp_path: Path, outputs: list[str], lost: bool
 ) -> None:
     for name in outputs:

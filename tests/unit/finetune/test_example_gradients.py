@@ -346,7 +346,7 @@ def test_long_products_of_alike_numbers_are_never_too_small(positions: int, valu
 
 
 @pytest.mark.parametrize("positions", [1, 4])
-def test_squares_below_float32_are_not_lost(positions: int) -> None:
+def test_squared_norms_do_not_underflow_float32(positions: int) -> None:
     inputs, outputs = torch.full((1, positions, 2), 1e19), torch.full((1, positions, 3), 1e-24)
     squares = squared_norms(inputs, outputs)
     assert squares >= 6 * positions**2 * 1e-10 * (1 - 1e-6)

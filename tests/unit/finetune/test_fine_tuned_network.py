@@ -316,7 +316,7 @@ def test_plain_attention_in_blocks_is_replaced() -> None:
         FrozenBatchNorm2d(4),
     ],
 )
-def test_channel_affine_equals_the_batch_norm_it_stands_for(norm: Any) -> None:
+def test_channel_affine_equals_the_batch_norm_it_replaces(norm: Any) -> None:
     """A norm that is used twice stays one layer; hooks that the backbone did not add stay too."""
     torch.manual_seed(0)
     assert norm.running_mean is not None
@@ -403,7 +403,7 @@ class Raising(nn.Module):
 
 
 @pytest.mark.parametrize("tune", ["all", "bias", {"blocks": 1}])
-def test_layers_that_mix_rows_are_refused_by_name(tune: Any) -> None:
+def test_an_error_names_the_layer_or_network_that_cannot_be_fine_tuned(tune: Any) -> None:
     norm = nn.BatchNorm2d(64, track_running_stats=False)
     with pytest.raises(ConfigError, match=r"layer2\.0\.bn1 of test_resnet has no running"):
         build(spoilt("resnet", "layer2.0.bn1", norm), tune=tune)

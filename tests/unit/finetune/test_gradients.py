@@ -122,7 +122,7 @@ def test_sums_are_added_in_the_order_of_the_parameters() -> None:
     torch.testing.assert_close(back, ahead + 1)
 
 
-def test_no_row_adds_nothing() -> None:
+def test_an_empty_batch_adds_nothing_to_the_sum() -> None:
     network = small()
     inputs, labels = batch(0, network)
     total = torch.full((sums(network).size,), 3.0)
@@ -146,7 +146,7 @@ def test_gradients_of_zero_add_zero(clipping: str) -> None:
 
 @pytest.mark.parametrize("limit", [0.3, math.inf])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38])
-def test_rows_without_a_gradient_add_nothing(bad: float, limit: float) -> None:
+def test_examples_without_a_finite_gradient_contribute_zero(bad: float, limit: float) -> None:
     network = small()
     inputs, labels = batch(6, network)
     weights = torch.rand(6, generator=torch.Generator().manual_seed(0))
@@ -163,7 +163,7 @@ def test_rows_without_a_gradient_add_nothing(bad: float, limit: float) -> None:
     assert total.isfinite().all()
 
 
-def test_labels_that_are_not_finite_add_nothing() -> None:
+def test_examples_with_non_finite_labels_contribute_no_gradient() -> None:
     network = small()
     inputs, labels = batch(3, network)
     soft = nn.functional.one_hot(labels, 3).float()
@@ -217,7 +217,7 @@ def test_the_clipped_norm_is_at_most_the_clip(name: str, precision: str, device:
         assert 0.99 < float(total.double().norm()) <= 1.0
 
 
-def test_nothing_of_a_batch_stays_in_memory() -> None:
+def test_no_layer_outputs_stay_in_memory_after_a_batch() -> None:
     network = small()
     clipping = sums(network, 0.3)
     kept: list[weakref.ref[torch.Tensor]] = []

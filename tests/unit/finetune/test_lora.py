@@ -104,7 +104,7 @@ def lora(model: nn.Module, *targets: str, rank: int = 2, seed: int = 0) -> dict[
     return {path: one for path, one in model.named_modules() if isinstance(one, LoraLinear)}
 
 
-def test_lora_stands_at_its_targets_and_starts_from_the_seed_and_each_layer() -> None:
+def test_lora_is_added_at_its_targets_and_initialised_by_seed_and_layer() -> None:
     every = {"blocks.0.qkv", "blocks.0.proj", "blocks.1.qkv", "blocks.1.proj"}
     assert lora(Small()).keys() == every
     assert lora(Small(), "qkv").keys() == {"blocks.0.qkv", "blocks.1.qkv"}

@@ -80,7 +80,7 @@ def test_options_mean_what_they_mean_elsewhere(values: dict[str, Any]) -> None:
     np.testing.assert_allclose(actual, wanted, rtol=0, atol=2e-6)
 
 
-def test_rows_without_a_gradient_add_nothing() -> None:
+def test_examples_without_a_finite_gradient_contribute_zero() -> None:
     plain = mlp_inputs()
     rows = plain.read_batch(np.arange(plain.rows), step=None).clone()
     rows[3, 1], rows[7, 0], rows[8, 2] = math.nan, math.inf, 1e30

@@ -221,7 +221,9 @@ def _wait_until(holds: Any) -> None:
         time.sleep(0.1)
 
 
-def test_no_process_starts_without_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_ranks_raises_if_a_process_lacks_a_separate_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(devices.VISIBLE, "3")
     with pytest.raises(DeviceError, match=r"processes: 2, but the job sees 1 GPU.*gpu=2"):
         run_ranks(partial(note_and_wait, folder=Path()), 2, device="cuda")

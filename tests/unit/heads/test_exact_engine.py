@@ -323,7 +323,7 @@ def guesses_from_low_bits(engine: Any, sigma: float) -> int:
 
 
 @pytest.mark.parametrize("sigma", [0.75, 7.5, 33.0])  # epsilon 6.1, 0.47, 0.09 at delta 1e-5
-def test_low_bits_of_the_weights_tell_nothing_of_a_row(sigma: float) -> None:
+def test_the_low_bits_of_weights_reveal_a_row_only_without_exact_steps(sigma: float) -> None:
     """With float32 steps the attack nearly always finds the row; with exact steps it guesses.
 
     It uses only low bits, so guessing is right half of the time, within 4 standard errors.

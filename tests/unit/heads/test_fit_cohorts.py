@@ -100,7 +100,7 @@ def test_later_heads_are_better_than_the_first(head: str, factorisation: Factori
     assert last > 0.4
 
 
-def test_a_small_cohort_hardly_moves_the_last_head_and_releases_what_its_plan_prices() -> None:
+def test_a_small_cohort_moves_the_head_slightly_and_releases_what_its_plan_prices() -> None:
     options = options_of("feature_covariance")
     (last,), (cohort,) = chain("feature_covariance", ADDED, noise=1.0, cohorts=1)
     kept = [replace(cohort, n=10**9)]

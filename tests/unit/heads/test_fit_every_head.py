@@ -63,7 +63,7 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @EVERY
-def test_a_head_learns_without_noise_and_repeats_itself(head: str, small_store: Path) -> None:
+def test_each_head_learns_without_noise_and_is_reproducible(head: str, small_store: Path) -> None:
     store = FeatureStore(small_store)
     method = options(head)
     data = TrainingSet(torch.from_numpy(store.read()), labels_of(store), 4)

@@ -126,7 +126,7 @@ def test_streamed_rows_train_the_heads_of_rows_in_memory(name: str, noise: float
 
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("noise", [0.0, 1.0])
-def test_the_order_of_rows_changes_nothing(name: str, noise: float) -> None:
+def test_a_fit_does_not_depend_on_the_order_of_the_rows(name: str, noise: float) -> None:
     features, labels = rows_of()
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(1))
     first = fit(WHOLE[name], TrainingSet(features.clone(), labels, CLASSES), noise=noise)

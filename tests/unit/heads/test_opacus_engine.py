@@ -73,7 +73,7 @@ def test_options_mean_what_they_mean_elsewhere(values: dict[str, Any]) -> None:
     np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
-def test_without_privacy_nothing_is_clipped_but_the_mean() -> None:
+def test_only_the_mean_gradient_is_clipped_without_privacy() -> None:
     values = {"head": "sgd", "steps": 8, "batch_size": 40, "max_batch_grad_norm": 0.1}
     wanted, actual = both(values, training_set(), noise=0.0)
     np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-6)
@@ -102,7 +102,7 @@ def faulty_rows() -> TrainingSet:
 
 
 @pytest.mark.parametrize("batch_size", [20, "full"])
-def test_rows_without_a_gradient_add_nothing(batch_size: Any) -> None:
+def test_examples_without_a_finite_gradient_contribute_zero(batch_size: Any) -> None:
     wanted, actual = both(
         {"head": "sgd", "steps": 10, "batch_size": batch_size, "max_grad_norm": 0.5}, faulty_rows()
     )

@@ -406,7 +406,7 @@ def test_numbers_are_positive_unless_0_means_none(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_all_options_of_a_head_stand_in_its_file_and_one_other(name: str) -> None:
+def test_head_options_are_defined_in_the_file_of_the_head_and_at_most_one_other(name: str) -> None:
     cls = options_class(METHODS, name)
     assert cls.__module__ in (METHODS[name], f"{METHODS[name]}_options")
     owners = {

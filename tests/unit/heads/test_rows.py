@@ -296,7 +296,7 @@ def test_a_head_publishes_what_was_released_and_uses_it_on_other_rows(noise: flo
 
 
 @pytest.mark.parametrize("value", [SPEC, Centred()], ids=["channels", "centred"])
-def test_rows_are_normalised_with_full_products_whatever_a_caller_has_set(
+def test_rows_are_normalised_at_full_precision_whatever_the_caller_has_set(
     value: Normalisation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reduced-precision products would round row lengths and break the claimed sensitivities."""

@@ -228,7 +228,7 @@ def test_a_unit_moves_the_count_by_one_at_most(
 
 
 @pytest.mark.parametrize("similar", [True, False])
-def test_students_of_similar_images_are_used_and_of_others_are_not(
+def test_a_student_is_used_only_if_the_public_images_are_similar(
     similar: bool, tmp_path: Path
 ) -> None:
     """Accuracy rises with similar images and falls little with others (6 seeds)."""
@@ -266,7 +266,7 @@ def test_students_of_similar_images_are_used_and_of_others_are_not(
     assert (gained.mean() > 0.05) if similar else (gained.mean() > -0.02)
 
 
-def test_public_rows_that_are_all_alike_teach_nothing(tmp_path: Path) -> None:
+def test_student_share_refuses_public_rows_with_equal_features(tmp_path: Path) -> None:
     np.save(path := tmp_path / "films.npy", np.ones((9, WIDE)))
     with refuses(DataError, "student_share", "equal features"):
         fit_one(method_of("closed form", str(path)), Deciding())

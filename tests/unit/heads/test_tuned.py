@@ -148,7 +148,7 @@ def test_without_noise_the_best_trial_is_kept() -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("spec", [NoNormalisation(), L2(), LayerNorm()])
-def test_null_rows_score_nothing(several: bool, spec: Normalisation) -> None:
+def test_null_rows_are_not_counted_as_correct(several: bool, spec: Normalisation) -> None:
     """A head with only biases is right for all rows of its class, except rows without values."""
     features = torch.randn(6, D, generator=torch.Generator().manual_seed(0))
     features[:4] = torch.tensor([math.nan, math.inf, -math.inf, 1e30])[:, None]
@@ -279,6 +279,6 @@ def test_the_page_states_every_space() -> None:
     assert {head: default_space(method_options({"head": head})) for head in SPACES} == stated
 
 
-def test_options_of_the_base_are_not_searched() -> None:
+def test_options_set_in_the_base_are_not_searched() -> None:
     assert set(default(head="newton").search) == {"step", "max_grad_norm"}
     assert set(default(head="newton", step=1.0).search) == {"max_grad_norm"}

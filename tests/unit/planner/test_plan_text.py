@@ -87,7 +87,9 @@ def test_choices_that_do_not_beat_the_majority_class_are_named_under_each_baseli
 
 
 @pytest.mark.parametrize(("expected", "beaten"), [(0.59, True), (0.6, True), (0.61, False)])
-def test_an_accuracy_at_the_majority_class_is_no_better(expected: float, beaten: bool) -> None:
+def test_accuracies_up_to_the_majority_class_baseline_are_called_no_better(
+    expected: float, beaten: bool
+) -> None:
     words = beaten_words((0.1, expected, 0.9), 0.6)
     assert words == ("no better than the majority-class baseline (60%)" if beaten else "")
     patients = beaten_words((0.1, expected, 0.9), 0.6, unit="patient")

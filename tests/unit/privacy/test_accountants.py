@@ -180,7 +180,9 @@ def test_sampling_all_but_all_is_the_exact_price(noise: float, steps: int, delta
     assert pld < accountants.compute_epsilon(sampled, delta, "rdp") < 1.15 * exact
 
 
-def test_a_check_that_fails_is_noted_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_accountant_check_is_noted_and_does_not_raise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     broken = Mock(side_effect=ValueError("no such luck"))
     monkeypatch.setattr(accountants, "import_accounting", broken)
     answers, notes = accountants.check_epsilons([gaussians(1.0, 0.1, 5)], DELTA, "pld")

@@ -61,7 +61,7 @@ def renyi(*events: Any) -> float:
 # one composition
 
 
-def test_without_noise_nothing_is_promised_and_without_releases_nothing_is_paid() -> None:
+def test_epsilon_is_infinite_without_noise_and_zero_without_releases() -> None:
     for name in [*ACCOUNTANTS][:-1]:
         assert compute_epsilon(SILENT, DELTA, name) == math.inf
         assert compute_epsilon([], DELTA, name) == 0.0
@@ -193,7 +193,7 @@ def test_a_mu_at_the_ends_of_what_floats_hold_has_a_price() -> None:
     assert huge == math.inf or huge > 1e300
 
 
-def test_a_selection_costs_at_least_one_run_and_at_most_the_theorem() -> None:
+def test_the_price_of_a_selection_lies_between_one_run_and_the_theorem() -> None:
     """Both bounds of the price also hold if grids overflow, and for the smallest delta."""
     dear = [gaussians(0.03)]
     one, best = price_of(dear), price_of(dear, best_of(5))

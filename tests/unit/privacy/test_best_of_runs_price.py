@@ -185,7 +185,7 @@ def test_a_table_is_above_the_profile_and_near_it(mu: float) -> None:
     assert table.delta_at(epsilons)[inside] == pytest.approx(exact[inside], rel=3e-3, abs=1e-12)
 
 
-def test_a_bound_of_a_delta_that_is_not_reached_costs_nothing() -> None:
+def test_the_bound_on_epsilon_is_zero_if_delta_is_large_enough() -> None:
     table = table_of(0.01)
     bound = Bound(table, np.array([2.0]), np.array([0.0]))
     assert bound.bound_epsilon(0.5) == 0.0
@@ -234,7 +234,7 @@ def test_a_convex_minorant() -> None:
 
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize(("mu", "near"), [(0.02, 0.96), (0.17, 0.98), (1.0, 0.985)])
-def test_some_order_of_gaussian_runs_costs_nearly_the_price(
+def test_the_price_of_gaussian_runs_is_nearly_reached_and_never_exceeded(
     mean: float, mu: float, near: float
 ) -> None:
     """The best outputs are likelier on the other dataset; the next best are the most revealing.

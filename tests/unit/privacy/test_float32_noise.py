@@ -222,7 +222,7 @@ def test_seeds_that_agree_in_64_bits_are_different_seeds() -> None:
     assert not np.intersect1d(first, second).size
 
 
-def test_no_deviation_is_exactly_nothing() -> None:
+def test_noise_with_zero_deviation_is_exactly_zero() -> None:
     noise = GaussianNoise([1, 2], 6, CPU)
     noise.draw_steps(3, 1.0)
     block = noise.draw_steps(3, 0.0)

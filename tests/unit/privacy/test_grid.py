@@ -96,7 +96,7 @@ def test_rounding_lengthens_no_row(row: list[float], longest: float, bits: int) 
         assert rounded == 0 or (rounded > 0) == (value > 0)
 
 
-def test_a_grid_without_noise_rounds_nothing() -> None:
+def test_a_grid_without_noise_rounds_values_only_if_whole_is_set() -> None:
     values = torch.tensor([1 / 3, -2.7])
     plain, whole = (Grid.make_grid(1.0, 9, whole=each) for each in (False, True))
     assert torch.equal(plain.round_to_steps(values), values.double())

@@ -20,7 +20,7 @@ SHARES = [(0.99, False), (1.0, False), (1 + 1e-10, False), (1 + 1e-8, True), (20
 
 
 @given(st.floats(min_value=1e-6, max_value=1e6))
-def test_an_epsilon_token_is_stable_and_stands_for_its_number(value: float) -> None:
+def test_an_epsilon_token_is_stable_and_reads_back_as_its_value(value: float) -> None:
     token = epsilon_token(value)
     assert epsilon_token(token) == token
     assert epsilon_value(token) == pytest.approx(value, rel=1e-11)

@@ -92,7 +92,7 @@ def test_a_module_is_one_file_that_the_next_process_loads(
     assert compilations(module()) == [0, 0, 0]
 
 
-def test_a_process_that_ends_while_it_compiles_leaves_nothing(
+def test_an_interrupted_compilation_stores_no_machine_code(
     cache: Path, module: Callable[..., Any]
 ) -> None:
     with pytest.raises(KeyboardInterrupt):

@@ -426,7 +426,7 @@ def test_extreme_targets_are_calibrated_and_read_back(
 
 @pytest.mark.parametrize("selection", [None, best_of(5)])
 @pytest.mark.parametrize("parts", [[], [relative(1.0, 4), relative(0.1, 2, name="b")]])
-def test_without_a_promise_there_is_no_noise_and_no_price(
+def test_calibration_to_infinite_epsilon_gives_no_noise_and_no_price(
     parts: list[Mechanism], selection: Selection | None, tmp_path: Path
 ) -> None:
     selection = selection if parts else None

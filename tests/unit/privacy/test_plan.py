@@ -132,7 +132,7 @@ def test_seeds_depend_on_noise_and_guarantee_but_not_on_words(
     assert (plan() == plan(**changes)) == (changes.keys() == {"mechanisms"} and same)
 
 
-def test_how_a_mechanism_is_described_is_no_part_of_a_plan() -> None:
+def test_the_description_of_a_mechanism_does_not_change_its_plan() -> None:
     """Rewording a description changes no plan, file or seed, not even in an old audit."""
     told, untold = mechanism(released="other words"), mechanism(released="")
     assert told == untold == PART
@@ -235,7 +235,7 @@ UNPROMISED: dict[str, Any] = {"epsilon": math.inf, "realised_epsilon": math.inf}
         ),
     ],
 )
-def test_a_plan_that_promises_what_it_does_not_do_is_refused(
+def test_a_plan_with_invalid_or_contradictory_values_is_refused(
     changes: dict[str, Any], tokens: tuple[object, ...]
 ) -> None:
     with refuses(PrivacyError, *tokens):

@@ -200,7 +200,7 @@ def test_an_epsilon_of_a_risk_names_it_also_as_a_copy() -> None:
         assert each.delta == DELTA
 
 
-def test_a_plan_names_its_risk_and_shows_a_smaller_one_as_a_fault(tmp_path: Path) -> None:
+def test_a_plan_stores_its_risk_and_a_smaller_stated_risk_is_a_fault(tmp_path: Path) -> None:
     risk = Risk(advantage=0.2)
     plan = solve(gaussians(1.0), epsilon=risk, folder=tmp_path)
     again = Plan.from_dict(plan.to_dict())
@@ -240,7 +240,9 @@ def test_a_risk_that_no_noise_reaches_is_refused(tmp_path: Path) -> None:
         ("inf", "inf"),
     ],
 )
-def test_a_budget_has_one_spelling_which_is_read_as_what_it_names(value: Any, token: str) -> None:
+def test_each_budget_has_one_token_that_reads_back_as_the_same_budget(
+    value: Any, token: str
+) -> None:
     assert budget_token(value) == budget_token(token) == token
     read = risk.read_budget(token)
     if isinstance(value, dict):

@@ -84,7 +84,7 @@ def test_pieces_fill_two_to_the_64_exactly() -> None:
     assert all(size > 0 for size in rests)
 
 
-def test_a_words_first_bits_choose_each_floor_exactly_as_often_as_it_weighs() -> None:
+def test_the_first_bits_choose_each_floor_in_exact_proportion_to_its_weight() -> None:
     chosen = np.bincount(TABLE.shares[: TABLE.settled], minlength=STRIPS).tolist()
     assert [count << SHARE_BITS for count in chosen] == list(TABLE.floors)
     assert len(TABLE.shares) == 2**CHOICE_BITS
@@ -520,7 +520,7 @@ def test_noise_that_cannot_be_drawn_or_added_is_refused_and_none_is_nothing() ->
     np.testing.assert_array_equal(sampler.draw_numbers(100, 5.0), drawn(100, 5.0))
 
 
-def test_a_wrong_table_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_gaussian_table_raises_a_privacy_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounded_gaussian, "FLOOR_CELLS", 100)
     with pytest.raises(PrivacyError, match="its table is wrong"):
         compute_table.__wrapped__()

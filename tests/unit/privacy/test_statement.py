@@ -315,7 +315,7 @@ def test_a_sampled_mechanism_has_its_rate_and_no_exact_share(unit: str) -> None:
     assert centre["budget_share"] is steps["budget_share"] is None
 
 
-def test_a_silent_mechanism_has_neither_noise_nor_sensitivity_nor_share() -> None:
+def test_a_mechanism_without_noise_has_no_sensitivity_or_budget_share() -> None:
     for item in state_with(epsilon=math.inf)["mechanisms"]:
         assert (item["noise"], item["sensitivity"], item["budget_share"]) == ("none", None, None)
     searched = state_with(selection=SEARCH, options=TUNED)["mechanisms"]

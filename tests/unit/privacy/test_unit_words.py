@@ -58,7 +58,7 @@ def test_a_statement_has_the_words_of_its_unit_and_of_its_features(unit: str) ->
     assert words_of_statement(outside) == unit_words(unit, vectors=True)
 
 
-def test_a_template_takes_words_and_values_and_a_value_never_replaces_a_word() -> None:
+def test_unit_words_take_precedence_over_values_in_a_template() -> None:
     words = unit_words("patient")
     assert words.fill("{one} of {n} {items}", {"n": 3}) == "patient of 3 images"
     assert words.fill("{one}", {"one": "head"}) == "patient"

@@ -274,7 +274,7 @@ def test_a_booking_of_a_search_prices_its_best_run(place: Path) -> None:
     assert part.epsilon <= 2
 
 
-def test_a_split_by_names_has_one_key_for_all_data(place: Path) -> None:
+def test_a_split_by_patient_names_has_the_same_key_for_all_datasets(place: Path) -> None:
     """Equal keys mean that equal names are on equal sides, as with names in a column."""
     write_features(place / "more", dataset_fingerprint="e")
     keys = [

@@ -132,7 +132,7 @@ def test_an_altered_or_missing_file_is_named(folder: Path, name: str) -> None:
             call(folder)
 
 
-def test_a_folder_without_sums_is_no_bundle(folder: Path) -> None:
+def test_a_folder_without_a_sums_file_is_not_accepted_as_a_bundle(folder: Path) -> None:
     (folder / SUMS_FILE).unlink()
     for call in (bundle.check_files, bundle.read_bundle):
         with refuses(DataError, "bundle", "folder"):
@@ -155,7 +155,7 @@ def test_foreign_files_of_a_bundle_are_named(
             call(folder)
 
 
-def test_a_link_or_a_pipe_is_no_file_of_a_bundle(folder: Path) -> None:
+def test_links_and_pipes_are_not_accepted_as_bundle_files(folder: Path) -> None:
     """A reader might follow a link out of the folder, or wait forever at a pipe."""
     signature, head = folder / bundle.SIGNATURE_FILE, folder / HEAD_FILE
     signature.touch()

@@ -287,7 +287,7 @@ def test_a_ledger_is_described_and_an_entry_abandoned(
 
 
 @pytest.mark.parametrize("results", ["results", "results/study", "runs", "noted/far/away"])
-def test_a_ledger_that_lacks_a_release_is_called_too_short(
+def test_a_ledger_without_the_entry_of_a_release_is_reported_as_too_short(
     tmp_path: Path,
     booked: Ledger,
     monkeypatch: pytest.MonkeyPatch,
@@ -324,7 +324,7 @@ def test_a_ledger_that_lacks_a_release_is_called_too_short(
         (".", ("<data_dir>/<dataset>",)),
     ],
 )
-def test_a_mistake_leaves_the_ledger_as_it_is(
+def test_invalid_arguments_of_the_ledger_command_leave_the_ledger_unchanged(
     booked: Ledger, monkeypatch: pytest.MonkeyPatch, words: str, said: tuple[object, ...]
 ) -> None:
     before = booked.path.read_bytes()

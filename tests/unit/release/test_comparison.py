@@ -94,7 +94,7 @@ def test_the_images_of_a_patient_are_averaged() -> None:
     assert sums(first, second, [0, 0, 0, 0, 1], np.array([0.25, 0.25, 1, 1, 1])) == (1 / 8, 1 / 64)
 
 
-def test_null_rows_and_rows_without_a_label_add_nothing() -> None:
+def test_null_rows_and_unlabelled_rows_contribute_zero_to_the_total() -> None:
     """A label of -1 never equals a predicted class."""
     scores, labels = np.eye(3), np.array([-1, 1, 2])
     right = (scores.argmax(axis=1) == labels).astype(float)

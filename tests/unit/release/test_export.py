@@ -163,7 +163,7 @@ def check_metadata(bundle: Path, exported: Exported) -> None:
     }
 
 
-def test_a_file_says_nothing_of_this_machine(
+def test_an_exported_model_is_valid_onnx_and_contains_no_local_paths(
     written: tuple[Path, Exported], repository: Path
 ) -> None:
     check_file(*written)

@@ -257,7 +257,9 @@ def test_releases_together_keep_to_a_limit(folder: Path, key: str, limit: Any) -
 
 @pytest.mark.usefixtures("coarse_risks")
 @pytest.mark.parametrize("method", ["covariance", "steps"])
-def test_a_release_keeps_to_a_permitted_risk_of_its_own(folder: Path, method: str) -> None:
+def test_a_release_with_a_risk_target_states_it_and_obeys_max_risk(
+    folder: Path, method: str
+) -> None:
     """The release is booked like any other, and its statement has target, mu and epsilon."""
     limit = {"max_risk": {"advantage": 0.3}}
     asked = study(folder, method=method, epsilon={"advantage": 0.3}, **limit)
@@ -422,7 +424,7 @@ def test_no_random_word_is_drawn_from_a_seed(folder: Path, monkeypatch: pytest.M
         release(folder, made, method)
 
 
-def test_a_bundle_holds_nothing_that_it_must_not_hold(
+def test_a_bundle_contains_no_private_ids_hashes_paths_dates_or_exact_counts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("USER", "LOGNAME", "USERNAME"):
@@ -610,7 +612,7 @@ def test_a_bundle_of_rule_1_still_verifies(
     assert contents(output) == before
 
 
-def test_a_bundle_that_hides_what_its_metric_chose_does_not_verify(
+def test_verification_fails_if_the_chosen_head_breaks_the_rule_of_auto(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The head is not balanced, although rule 2 requires it for a bundle with macro accuracy."""

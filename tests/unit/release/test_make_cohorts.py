@@ -148,7 +148,7 @@ def test_a_predecessor_without_a_cohort_is_refused(tmp_path: Path) -> None:
         release_month(tmp_path, "february", after="january")
 
 
-def test_an_abandoned_release_leaves_no_sums_and_no_place(
+def test_an_abandoned_release_keeps_no_sums_and_frees_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release_month(tmp_path, "january", horizon=2)

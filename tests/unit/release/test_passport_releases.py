@@ -66,7 +66,7 @@ def compose_epsilon(mechanisms: list[dict[str, Any]]) -> float:
     return exact_epsilon(math.sqrt(squares), 1e-4)
 
 
-def test_a_passport_of_a_real_release_says_what_it_is_about(
+def test_the_passport_of_a_release_states_its_epsilon_unit_n_and_sites(
     made: tuple[Callable[[Path], Path], Path],
 ) -> None:
     kind, folder = made

@@ -356,7 +356,9 @@ def test_the_operating_point_of_a_release_is_its_threshold(tmp_path: Path) -> No
             predict(other, [tmp_path], output=output, operating_point=True)
 
 
-def test_an_image_of_another_size_is_a_fault_where_nothing_is_resized(tmp_path: Path) -> None:
+def test_an_image_of_another_size_is_refused_if_the_backbone_does_not_resize(
+    tmp_path: Path,
+) -> None:
     folder = write_release(tmp_path / "bundle", {"family": "pixels"}, dimension=64)
     predictor = Predictor.load_bundle(folder, device="cpu")
     assert predictor.predict_images([picture(1, (8, 8))]).shape == (1, 3)

@@ -117,7 +117,7 @@ SHAPE = (f"[rows, {DIMENSION}]", "clip-vit")
         (np.array([{"a": 1}], dtype=object), ()),
     ],
 )
-def test_files_that_are_no_vectors_are_refused(
+def test_files_without_vectors_of_the_expected_shape_and_type_are_refused(
     bundle: Path, tmp_path: Path, values: Any, message: tuple[object, ...]
 ) -> None:
     path = tmp_path / "rows.npy"
@@ -141,7 +141,9 @@ def test_missing_and_damaged_files_are_refused(bundle: Path, tmp_path: Path) -> 
             predict(bundle, [path], output=None)
 
 
-def test_vectors_and_images_are_not_mixed(bundle: Path, tmp_path: Path) -> None:
+def test_vectors_are_refused_together_with_images_or_image_options(
+    bundle: Path, tmp_path: Path
+) -> None:
     vectors = write_vectors(tmp_path / "rows.npy", make_rows(3).X)
     Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
     mixed = {"images": [vectors, tmp_path / "one.png"]}
@@ -163,7 +165,7 @@ def test_vectors_and_images_need_their_bundles(bundle: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("wrong", [[1.0], [1.0, [2.0, 3.0]], ["a", "b"], [[1.0, 2.0]], None])
-def test_a_served_row_that_is_no_vector_is_named(wrong: Any) -> None:
+def test_an_error_names_the_served_row_that_is_not_a_vector(wrong: Any) -> None:
     assert stack_vectors([[1, 2], (3, 4.5)], 2).tolist() == [[1.0, 2.0], [3.0, 4.5]]
     with refuses(DataError, "row 1", "2 numbers"):
         stack_vectors([[1.0, 2.0], wrong], 2)

@@ -124,7 +124,7 @@ def of_nothing(lines: list[str]) -> bool:
     return len(lines) == 1 and lines[0].startswith("- nothing")
 
 
-def test_two_equal_releases_differ_in_nothing(old: Bundle, new: Bundle) -> None:
+def test_the_notes_of_two_equal_releases_list_no_differences(old: Bundle, new: Bundle) -> None:
     text = write_notes(new, old)
     assert text.startswith("# `lesions_v2`, compared with `lesions_v1`\n")
     assert "names no predecessor" not in text

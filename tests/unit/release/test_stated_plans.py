@@ -148,13 +148,13 @@ def test_other_forms_and_values_do_not_agree(value: Any, stated: Any) -> None:
     assert not agree(value, stated)
 
 
-def test_tuples_are_lists_and_a_nothing_is_zero() -> None:
+def test_agree_treats_tuples_as_lists_and_tiny_numbers_as_zero() -> None:
     assert agree((1, (2.0,)), [1, [2]])
     assert agree(0.0, 9e-10)
 
 
 @pytest.mark.parametrize("stated", [math.nan, math.inf, {"a": 1}, [1]])
-def test_what_is_no_number_is_refused(stated: Any) -> None:
+def test_a_stated_value_that_is_not_a_number_is_refused(stated: Any) -> None:
     with refuses(DataError, repr(stated)):
         agree(1.0, stated)
 

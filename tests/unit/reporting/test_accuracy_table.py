@@ -66,7 +66,7 @@ def test_the_price_of_choosing_the_best_is_reported_of_rows_with_a_choice() -> N
     assert "That epsilon: d at 2, 3 cells, 4.124." in note, "rounded up"
 
 
-def test_options_that_nothing_priced_are_marked_and_never_the_best() -> None:
+def test_unpriced_heads_are_marked_and_never_shown_as_the_best() -> None:
     entries = {
         ("d", 1.0, "x", "sgd"): made_entry(50.0),
         ("d", 1.0, "x", "found"): made_entry(90.0, private=False, unpriced=True),

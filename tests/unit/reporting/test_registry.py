@@ -177,7 +177,7 @@ def test_every_study_is_shown(seed: int, tmp_path: Path, monkeypatch: pytest.Mon
     assert ("best zero-shot backbone" in page.words) == bool(drawn.zero_shot)
 
 
-def test_every_exhibit_of_an_analysis_stands_once() -> None:
+def test_each_exhibit_of_an_analysis_is_registered_once() -> None:
     count = Counter(exhibit.name for exhibit in EXHIBITS)
     assert set(count.values()) == {1}
     assert count.keys() >= {each.name for analysis in load_analyses() for each in analysis.exhibits}

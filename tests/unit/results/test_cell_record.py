@@ -159,7 +159,7 @@ def test_a_fault_is_named_by_its_place_with_the_remedy(
         read_cell(path)
 
 
-def test_a_record_of_a_newer_version_is_no_damage(tmp_path: Path) -> None:
+def test_the_error_for_a_newer_cell_record_does_not_advise_deleting_it(tmp_path: Path) -> None:
     path = write_cell(tmp_path)
     write_json(path, read_json(path) | {"format_version": 5})
     with pytest.raises(DataError, match=r"newer") as caught:

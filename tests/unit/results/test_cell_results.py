@@ -64,7 +64,7 @@ def test_batches_are_of_units_and_bring_all_their_rows(
     assert cell.epochs == (None if epochs is None else pytest.approx(epochs))
 
 
-def test_a_result_has_what_its_record_says(tmp_path: Path) -> None:
+def test_a_cell_result_has_the_values_of_its_record(tmp_path: Path) -> None:
     path = write_cell(tmp_path, dataset="d", backbone="b", method="m", epsilon="0.5")
     record = read_json(path)
     real = record["summary"]["accuracy"] | {"mean": 0.75}

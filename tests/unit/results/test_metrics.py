@@ -161,7 +161,7 @@ def test_several_labels_agree_with_scikit_learn_s_weighted_metrics(
     assert found["exact_match_accuracy"] == pytest.approx(np.average(right.all(1), weights=weights))
 
 
-def test_scores_that_are_no_logits_are_cut_at_a_half() -> None:
+def test_scores_that_are_not_logits_are_thresholded_at_one_half() -> None:
     scores = np.array([[0.6, 0.4], [0.5, 0.51]])
     labels = np.array([[1, 0], [0, 0]])
     assert right_predictions(scores, labels, link="none").tolist() == [[True, True], [True, False]]
@@ -176,7 +176,7 @@ def test_scores_that_are_no_logits_are_cut_at_a_half() -> None:
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_a_patient_s_images_in_copies_change_nothing(several: bool) -> None:
+def test_duplicating_a_patients_images_changes_no_metric(several: bool) -> None:
     """Each metric is a mean over patients: one row per patient and m copies give equal values."""
     scores, labels, _ = _made(1, rows=60, classes=2 if not several else 4, several=several)
     link = _link(several)
@@ -267,7 +267,7 @@ def test_where_all_is_right_the_number_of_patients_says_how_much_is_open() -> No
         assert summary[name]["rows_low"] == pytest.approx(wilson_interval(1.0, counted)[0])
 
 
-def test_one_error_leaves_no_less_open_than_none() -> None:
+def test_the_lower_bound_with_one_error_is_not_above_that_without_errors() -> None:
     units = np.repeat(np.arange(100), 30)
     scores = np.tile([1.0, 0.0], (3000, 1))
     scores[7] = [0.0, 1.0]
@@ -497,7 +497,7 @@ def test_answers_count_as_right_by_their_rows_accepted_labels() -> None:
         Evaluation(scores, labels, accepted=[[]] * 4).compute_metrics()
 
 
-def test_scores_that_are_no_numbers_are_refused_by_their_row() -> None:
+def test_an_error_names_the_first_row_with_non_finite_scores() -> None:
     scores = np.zeros((4, 2))
     scores[2, 1], scores[3, 0] = np.inf, np.nan
     labels = np.array([0, 1, 0, 1])

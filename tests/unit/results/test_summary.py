@@ -64,7 +64,9 @@ NAMED = SCHEMA.get_field_index("accuracy")
         SCHEMA.set(NAMED, pa.field("accuracy", pa.string())),
     ],
 )
-def test_other_tables_are_refused_by_name(schema: pa.Schema, tmp_path: Path) -> None:
+def test_an_error_names_a_summary_that_is_truncated_or_has_another_schema(
+    schema: pa.Schema, tmp_path: Path
+) -> None:
     path = tmp_path / "digits.parquet"
     pq.write_table(schema.empty_table(), path)
     if schema is SCHEMA:
@@ -326,7 +328,7 @@ def test_files_of_several_datasets_keep_their_order_and_say_their_reasons(tmp_pa
     assert read_grid([]).tested == "test rows"
 
 
-def test_a_head_without_noise_is_neither_private_nor_unpriced(tmp_path: Path) -> None:
+def test_a_head_at_infinite_epsilon_is_neither_private_nor_unpriced(tmp_path: Path) -> None:
     path = write_cell(tmp_path, epsilon="inf")
     write_json(path, read_json(path) | {"private": True})  # private at a finite epsilon
     grid = grid_of(tmp_path, path)

@@ -25,7 +25,7 @@ def test_each_patient_weighs_one() -> None:
     assert row_weights(np.array([2, 0, 1])) is None
 
 
-def test_without_names_there_are_no_units() -> None:
+def test_unit_functions_return_none_without_unit_names() -> None:
     assert unit_codes(None) is None
     assert count_units(None) is None
     assert row_weights(None) is None

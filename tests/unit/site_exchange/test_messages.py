@@ -89,7 +89,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_total_equals_that_of_all_sites_and_a_message_alone_tells_nothing(folder: Path) -> None:
+def test_the_total_equals_the_sum_of_all_sites_and_one_message_reveals_nothing(
+    folder: Path,
+) -> None:
     exchange = open_exchange(folder, "east")
     assert (exchange.read_rounds(), exchange.list_missing(1)) == ([], ["north"])
     counts = range(2, 14)  # as text, 10 sorts before 2
@@ -133,7 +135,7 @@ def test_a_private_folder_that_lacks_a_sent_message_sends_nothing_more(folder: P
     assert exchange.send_sums([], [make_sum(3)], SECRETS["east"]).read_bytes() == before
 
 
-def test_nothing_is_sent_before_the_ledger_records_it(folder: Path) -> None:
+def test_no_message_is_sent_before_the_ledger_records_it(folder: Path) -> None:
     recorded: list[bool] = []
 
     def record(fault: Exception | None = None) -> None:

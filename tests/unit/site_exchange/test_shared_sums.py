@@ -214,7 +214,7 @@ def test_another_use_has_other_masks() -> None:
 
 
 @pytest.mark.parametrize("public", [bytes(32), b"short"], ids=["of small order", "short"])
-def test_keys_that_are_none_are_refused(public: bytes) -> None:
+def test_invalid_x25519_keys_are_refused(public: bytes) -> None:
     zeros, others = np.zeros(3, dtype=np.int64), {"north": public}
     with pytest.raises(PrivacyError, match="not one of X25519"):
         mask_numbers(zeros, "use", site="east", key=KEYS["east"], others=others)
@@ -360,7 +360,7 @@ def test_each_site_draws_its_share_from_its_own_stream(colluders: int | None) ->
         ),
     ],
 )
-def test_heads_that_are_no_sums_of_all_rows_are_refused(options: Any, words: str) -> None:
+def test_heads_that_are_not_sums_over_all_rows_are_refused(options: Any, words: str) -> None:
     method = method_options(options)
     plan = make_plan(method)
     with pytest.raises(ConfigError, match=words):

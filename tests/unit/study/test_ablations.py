@@ -80,7 +80,7 @@ def test_backbones_of_one_network_differ_in_the_size_of_images() -> None:
     assert same_but_size({"small": timm(256), "again": timm(256, crop_pct=0.5)}) == []
 
 
-def test_another_head_is_one_change_whatever_only_it_knows() -> None:
+def test_another_head_counts_as_one_change_whatever_options_it_adds() -> None:
     base = {"head": "lamb", "learning_rate": 0.1, "beta": 0.9, "steps": 1}
     other = {"head": "momentum", "learning_rate": 3.0, "momentum": 0.9, "steps": 1}
     assert find_changes(base, other) == {"head": ("lamb", "momentum")}

@@ -86,7 +86,7 @@ def test_class_names_are_torchvisions() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_entry_does_not_contradict_itself(name: str) -> None:
+def test_a_catalog_entry_is_consistent_and_allows_no_unknown_keys(name: str) -> None:
     entry = catalog.dataset_entry(name)
     assert entry.steps or (entry.access == "open" and not entry.required)
     assert entry.required or entry.access != "credentialed"
@@ -341,7 +341,7 @@ def test_a_copy_from_another_source_keeps_no_option_of_the_entry_s_source() -> N
 
 
 @pytest.mark.parametrize("name", [each for each in NAMES if catalog.dataset_entry(each).required])
-def test_what_only_a_person_knows_is_asked_for_with_the_steps(name: str) -> None:
+def test_missing_required_options_are_requested_with_the_catalog_steps(name: str) -> None:
     entry = catalog.dataset_entry(name)
     with pytest.raises(ConfigError) as refused:
         catalog.complete_dataset({"catalog": name})

@@ -56,7 +56,7 @@ def test_an_added_dataset_has_the_options_of_its_whole() -> None:
     assert set(values["datasets"]) == {"a", "b"}, "what was given is not changed"
 
 
-def test_datasets_are_chosen_by_name() -> None:
+def test_rare_classes_returns_only_the_classes_of_the_given_dataset() -> None:
     options = ImbalanceOptions(datasets=("a", "b"), classes=("x",), fractions=(0.5,))
     assert [rare.dataset for rare in rare_classes(options)] == ["a", "b"]
     assert [rare.dataset for rare in rare_classes(options, "b")] == ["b"]
@@ -75,5 +75,5 @@ def test_every_name_is_one_that_a_study_may_have(class_name: str, fraction: floa
 
 
 @pytest.mark.parametrize("values", [5, {}, {"datasets": 3}, {"datasets": {}, "imbalance": 3}])
-def test_what_is_no_study_is_left_to_the_check_of_the_study(values: Any) -> None:
+def test_invalid_studies_are_returned_unchanged_for_the_study_check(values: Any) -> None:
     assert with_rare_classes(values) == values

@@ -204,7 +204,7 @@ def test_what_cannot_run_is_refused_before_snakemake_starts(
     assert started == []
 
 
-def test_the_clone_that_one_stands_in_has_the_rules(here: Path) -> None:
+def test_the_workflow_root_is_the_clone_that_contains_the_working_directory(here: Path) -> None:
     assert workflow_root(here) == project_root() == clone_root() == REPOSITORY
     clone = here / "other"
     for name in ("Snakefile", "src/dpprobe/resources.py", "studies/mine.yaml"):

@@ -54,7 +54,9 @@ def test_a_snapshot_holds_the_study_as_it_was_written() -> None:
     assert run["values"] == values
 
 
-def test_each_study_call_and_version_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_study_call_and_version_has_a_separate_snapshot_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     taken = [taken_of(STUDY), taken_of(changed("seeds", 7)), taken_of(STUDY)]
     taken.append(snapshot.take_snapshot(STUDY, load_study(STUDY), call=["--configfile", "a.yaml"]))
     monkeypatch.setitem(VERSIONS, "training", 99)

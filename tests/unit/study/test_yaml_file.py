@@ -81,7 +81,7 @@ def test_a_file_that_yaml_readers_would_bend_is_refused(
 
 
 @pytest.mark.parametrize("content", ACCEPTED)
-def test_a_file_that_means_what_it_says_is_accepted(
+def test_unambiguous_yaml_files_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | bytes
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -46,7 +46,9 @@ def test_each_classifier_and_each_number_of_images_is_a_run(runs: list[RunConten
     assert len({run.content_hash for run in runs}) == 5
 
 
-def test_metrics_stand_next_to_cells_and_under_the_baseline_s_name(runs: list[RunContents]) -> None:
+def test_baseline_metrics_are_logged_as_test_metrics_and_under_their_baseline(
+    runs: list[RunContents],
+) -> None:
     parts = {
         "": 0.5,
         "_std": 0.01,

@@ -228,7 +228,7 @@ def test_a_run_that_somebody_deleted_is_made_again_with_its_version(
     check_whole(study, bundle, receipt)
 
 
-def test_nothing_but_the_bundles_files_is_registered(study: Study, bundle: Path) -> None:
+def test_only_the_files_of_the_bundle_are_registered(study: Study, bundle: Path) -> None:
     receipt = register(study, bundle)
     assert set(content(registered(study, receipt))) == set(BUNDLE_FILES)
     (bundle / "predictions.parquet").write_text("private")
@@ -336,7 +336,7 @@ def test_a_registered_release_classifies_images(
         (7, "row 1: 7; pass a path"),
     ],
 )
-def test_what_is_no_image_is_named(
+def test_an_error_names_a_served_value_that_is_not_an_image(
     bundle: Path, images: list[Path], value: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served_release, "CHUNK", 1)  # row numbers continue over all chunks
@@ -486,7 +486,7 @@ def test_a_crash_at_any_change_is_mended(registry: Registry, change: int, undo: 
     assert registry.aliases == expected
 
 
-def test_the_first_release_has_nothing_to_go_back_to(registry: Registry) -> None:
+def test_rolling_back_the_first_release_raises_an_error(registry: Registry) -> None:
     with pytest.raises(TrackingError, match=f"{MODEL}, version 1: MLflow has no predecessor"):
         registry.roll_back("a")
     with pytest.raises(TrackingError, match="no version of this bundle"):

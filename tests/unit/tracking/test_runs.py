@@ -279,7 +279,7 @@ def _risk(record: dict[str, Any]) -> None:
     ],
     ids=["plain", "infinite", "delta above", "risk"],
 )
-def test_a_guarantee_is_named_where_there_is_one(
+def test_the_tags_and_note_of_a_run_state_its_privacy_guarantee(
     tmp_path: Path, kind: dict[str, Any], change: Any, guarantee: str, private: str
 ) -> None:
     run = _run(write_cell(tmp_path, **kind), change=change)
@@ -290,7 +290,9 @@ def test_a_guarantee_is_named_where_there_is_one(
     assert run.tags["release"] == "not for release"
 
 
-def test_a_note_has_the_promise_what_it_allows_and_what_is_outside(tmp_path: Path) -> None:
+def test_a_run_note_states_the_guarantee_its_attack_limits_and_its_exclusions(
+    tmp_path: Path,
+) -> None:
     path = write_cell(tmp_path)
     statement = read_json(path.with_name("privacy.json"))
     run = _run(path)
@@ -312,7 +314,7 @@ def test_a_note_has_the_promise_what_it_allows_and_what_is_outside(tmp_path: Pat
         assert value <= found[f"allows/tpr_at_fpr_{rate}"] < value * 1.001
 
 
-def test_classes_that_some_seed_never_predicts_are_tagged_and_told_of_the_best_head(
+def test_never_predicted_classes_are_tagged_and_noted_for_the_best_head(
     tmp_path: Path,
 ) -> None:
     def change(record: dict[str, Any]) -> None:

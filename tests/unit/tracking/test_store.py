@@ -48,7 +48,7 @@ def test_a_locked_database_is_reported_and_waited_for(
     assert not [text for text in caplog.messages if "locked" in text]
 
 
-def test_a_lock_that_stays_is_no_reason_to_delete_the_store(study: Study) -> None:
+def test_the_error_for_a_locked_store_does_not_advise_deleting_it(study: Study) -> None:
     with closing(sqlite3.connect(study.root / "mlflow.db")) as other:
         other.execute("BEGIN EXCLUSIVE")
         assert store.is_locked(study.root / "mlflow.db")

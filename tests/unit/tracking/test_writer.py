@@ -30,7 +30,7 @@ from tests.support.postgres import postgres
 from tests.support.tracked_study import Study
 
 
-def test_a_second_ingest_adds_nothing(study: Study) -> None:
+def test_a_second_ingest_creates_and_replaces_no_runs(study: Study) -> None:
     first = study.ingest(commit="one")
     second = study.ingest(commit="two")
     assert (second["created"], second["replaced"], second["kept"]) == (0, 0, 13)

@@ -255,7 +255,7 @@ def test_a_new_seed_is_added_to_the_old_ones(run: Run, fits: list[tuple[str, int
 
 
 @pytest.mark.parametrize("name", CELL_FILES)
-def test_a_damaged_file_costs_its_own_cell(
+def test_a_damaged_cell_file_retrains_only_that_cell(
     run: Run, fits: list[tuple[str, int]], name: str
 ) -> None:
     run.train()
@@ -286,7 +286,7 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
-def test_what_a_cell_depends_on_makes_it_another_with_noise_of_its_own(
+def test_cells_that_differ_in_any_input_have_different_fingerprints_and_noise(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two runs that differ in one input must not share noise."""

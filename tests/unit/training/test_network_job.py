@@ -285,7 +285,7 @@ def write_choice(path: Path, norm: float) -> None:
     ).write(path)
 
 
-def test_a_searched_norm_takes_its_noise_along_and_promises_nothing(run: Run) -> None:
+def test_a_searched_clipping_norm_scales_the_noise_and_has_no_guarantee(run: Run) -> None:
     searched = of(run, SEARCHED, seeds=1)
     choice = run.folder / "search.json"
     write_choice(choice, 0.5)

@@ -168,9 +168,7 @@ def other_checks(plan: Plan, value: float | None) -> Plan:
 
 
 @pytest.mark.parametrize("name", ["full", "small", "tuned"])
-def test_a_release_refuses_a_plan_whose_epsilons_are_not_its_price(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_plan_that_misstates_its_epsilons_or_checks_is_refused(tmp_path: Path, name: str) -> None:
     plan = plan_method(
         {"full": FULL, "small": SMALL, "tuned": TUNED}[name],
         Target(n=300, epsilon=4.0, delta=1e-4, patients=Patients(images=3)),

@@ -271,7 +271,9 @@ def test_other_options_plans_or_rows_are_searched_again(
     assert len(run.trainings.calls) == 4
 
 
-def test_a_trial_that_diverges_stops_nothing(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_diverging_trial_does_not_stop_the_search(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     space = {"learning_rate": [0.3, 3e38]}
     options = searched(search={"trials": 6, "space": space})

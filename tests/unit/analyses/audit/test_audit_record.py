@@ -24,7 +24,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert (record.white_box.inside, record.white_box.outside) == (488, 512)
 
 
-def test_infinity_is_written_as_a_word_and_no_number_as_null(tmp_path: Path) -> None:
+def test_infinity_is_written_as_inf_and_nan_as_null(tmp_path: Path) -> None:
     record = AuditRecord.read(write_audit(tmp_path, controls=CONTROLS))
     assert record.white_box is not None
     changes = {"epsilon_lower": math.inf, "caught_factor": math.nan}

@@ -405,7 +405,7 @@ def test_what_a_plan_allows_is_the_best_attack_at_the_curve_s_rates(epsilon: flo
 
 
 @pytest.mark.parametrize("patients", [False, True])
-def test_units_of_null_examples_alone_are_not_attacked(patients: bool) -> None:
+def test_units_with_only_null_examples_are_not_attacked(patients: bool) -> None:
     """No attack can find them, so they would make every attack look weaker."""
     whole = random_rows(60)
     assert whole.features is not None
@@ -553,13 +553,13 @@ def test_scores_far_beyond_floats_have_finite_confidences_in_the_right_order() -
     assert sure.scaled[0] > 600, "nothing is surer than a p of 1"
 
 
-def test_a_row_alone_beats_nobody() -> None:
+def test_rmia_scores_a_single_row_as_zero() -> None:
     generator = np.random.default_rng(3)
     members = generator.random((6, 1)) < 0.5
     assert (score_rmia(generator.normal(size=(6, 1)) - 2, members, 2) == 0).all()
 
 
-def test_rows_that_one_side_of_the_shadows_lacks_are_compared_only_with_the_other() -> None:
+def test_rmia_uses_only_the_in_or_out_shadow_heads_that_exist_for_a_row() -> None:
     """P is the mean over the existing side, and equal ratios count as beaten."""
     first, second = [0.5, 0.5, 0.2, 0.6], [0.25, 0.25, 0.4, 0.5]
     logs = np.log(np.array([first, second, [0.75, 0.75, 0.4, 0.5]]))

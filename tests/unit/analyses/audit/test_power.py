@@ -114,7 +114,7 @@ def test_noise_too_small_by_the_caught_factor_is_caught(mu: float, strength: flo
 
 
 @pytest.mark.parametrize(("noise", "rate", "steps"), [(1.0, 0.01, 1), (0.4, 0.04, 600)])
-def test_where_no_noise_shows_enough_nothing_is_claimed(
+def test_the_caught_factor_is_nan_or_above_one_for_rarely_sampled_canaries(
     noise: float, rate: float, steps: int
 ) -> None:
     """A canary in no batch is never recognised, and some are recognised too rarely at any noise."""
@@ -156,7 +156,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_the_ends_of_a_family_are_no_noise_and_no_signal(name: str) -> None:
+def test_a_plan_family_ranges_from_no_noise_to_no_signal(name: str) -> None:
     plan = PLANS[name]
     priced = name == "gaussian"
     assert (plan.has_price, plan.exact) == (priced, priced)
@@ -192,7 +192,9 @@ def test_a_group_is_told_as_if_its_noise_were_less_and_its_epsilon_is_one_unit_s
         assert together.compute_epsilon(factor) == alone.compute_epsilon(factor)
 
 
-def test_a_sampled_group_is_told_more_surely_than_one(sampled: PlanFamily) -> None:
+def test_the_total_variation_of_a_sampled_group_exceeds_that_of_one_unit(
+    sampled: PlanFamily,
+) -> None:
     assert not sampled.exact
     assert sampled.has_price
     group = PlanFamily(sampled.plan, group=3)
@@ -211,7 +213,9 @@ def test_what_a_test_always_tells_apart_is_endlessly_far(bound: float) -> None:
 
 
 @pytest.mark.parametrize(("runs", "strength"), [(5, 1.0), (400, 0.0), (400, -1.0)])
-def test_too_few_runs_or_no_strength_catch_nothing(runs: int, strength: float) -> None:
+def test_the_caught_factor_is_nan_with_too_few_runs_or_no_strength(
+    runs: int, strength: float
+) -> None:
     whole = PLANS["gaussian"]
     assert math.isnan(caught_factor(whole, runs, strength=strength))
     assert caught_factor(whole, 400) > 1

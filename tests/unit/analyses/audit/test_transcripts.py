@@ -149,7 +149,7 @@ def test_the_canary_uses_up_the_whole_promise(name: str) -> None:
     assert 0.9 * claimed <= attack.compute_strength(seeds(3)) <= claimed * (1 + 1e-5)
 
 
-def test_nobody_observes_a_release() -> None:
+def test_releases_with_system_entropy_refuse_an_observer() -> None:
     plan = plan_of(METHODS["least_squares"], SHAPE.n)
     with pytest.raises(PrivacyError, match="noise, so it must not read the sums of a release"):
         Releases(plan, (0,), torch.device("cpu"), entropy=SystemEntropy(), observer=Recorder())
@@ -233,7 +233,7 @@ def test_a_recorder_counts_the_batches_that_a_fit_draws() -> None:
 
 @pytest.mark.parametrize("canaries", [range(4, 7), range(0, 2), range(18, 20)])
 @pytest.mark.parametrize("sampled", [0, 1, 2])
-def test_fixed_canaries_stand_at_the_end_of_each_batch(canaries: range, sampled: int) -> None:
+def test_fixed_canaries_are_placed_at_the_end_of_each_batch(canaries: range, sampled: int) -> None:
     free = PoissonSampler(20, 0.3, open_stream(5, "sampling")).draw_block(30)
     sampler = PoissonSampler(20, 0.3, open_stream(5, "sampling"))
     units, sizes = FixedCanaries(sampler, canaries, sampled).draw_block(30)

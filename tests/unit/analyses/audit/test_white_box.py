@@ -245,7 +245,7 @@ def test_wrong_weights_of_a_patient_s_images_refute_the_claim(
     assert not box["holds"]
 
 
-def test_runs_that_set_the_threshold_are_not_the_ones_that_it_is_tested_on() -> None:
+def test_the_audit_threshold_is_not_tested_on_the_runs_that_set_it() -> None:
     members = np.arange(200) % 2 == 0
     scores = np.where(members, 1.0, 0.0)
     scores[50:] = np.where(members[50:], -1.0, 2.0)  # the opposite of the first runs
@@ -454,7 +454,7 @@ def test_bounds_follow_from_the_counts_of_right_guesses(name: str) -> None:
         assert box["number_factor"] > 1
 
 
-def test_runs_all_in_or_all_out_bound_nothing_directly() -> None:
+def test_the_direct_bound_is_zero_if_the_canary_is_in_all_runs_or_none() -> None:
     cell, scores = cell_of(plan_of(METHODS["prototypes"], N), 40), np.linspace(-1, 1, 40)
     for members in (np.ones(40, dtype=bool), np.zeros(40, dtype=bool)):
         assert cell._bound_directly(scores, members) == 0.0
@@ -536,7 +536,7 @@ def test_the_error_is_shared_by_all_tests_that_chance_can_refute_and_by_all_look
     assert white_box._list_refuting(tests, looks=looks) == ["normal", "unobserved"]
 
 
-def test_the_strength_of_a_test_is_its_pilots_or_what_its_accuracy_says() -> None:
+def test_relative_strength_comes_from_the_pilot_runs_or_from_the_accuracy() -> None:
     exact = cell_of(plan_of(METHODS["exact_sgd"], N), 12, METHODS["exact_sgd"])
     piloted = min(1.0, exact._piloted_attack[1] / exact.family.separation)
     assert [exact._relative_strength(share) for share in (0.5, 0.9)] == [piloted, piloted]

@@ -241,7 +241,7 @@ def test_laws_of_heads_that_know_all_or_nothing(drawn: tuple[int, int]) -> None:
         assert measure(rows, metric, constant).high > 0  # type: ignore[operator]
 
 
-def test_groups_without_a_class_are_not_measured_instead_of_equal() -> None:
+def test_groups_that_lack_a_class_are_left_out_instead_of_counted_as_equal() -> None:
     """Group 2 has no rows without the label, and group 3 no rows with it."""
     minimum = Minimum(units=20, positives=5, negatives=5)
     groups = np.repeat([0, 1, 2, 3], 40)
@@ -337,7 +337,7 @@ def test_intervals_cover_planted_gaps(metric: str, rates: Any, truth: float) -> 
         assert np.mean([gap.worst_group == "1" for gap in gaps]) > 0.9
 
 
-def test_of_many_labels_that_are_alike_no_gap_stands_out() -> None:
+def test_gaps_of_many_labels_without_a_difference_are_rarely_significant() -> None:
     """The largest of 20 gaps must not be taken for a difference."""
     groups, apart = np.arange(ROWS) % 2, 0
     for seed in range(60):

@@ -144,7 +144,7 @@ def test_a_gap_is_beyond_chance_above_0_and_above_chance(
         (None, None, False),
     ],
 )
-def test_a_difference_stands_apart_where_its_interval_excludes_0(
+def test_a_difference_is_bold_only_if_its_interval_excludes_0(
     tmp_path: Path, low: float | None, high: float | None, apart: bool
 ) -> None:
     interval = {"difference_low": low, "difference_high": high}

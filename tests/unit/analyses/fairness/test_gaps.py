@@ -125,7 +125,7 @@ def test_the_error_of_a_difference_leaves_out_what_both_groups_share() -> None:
     assert errors[0, 1] < 0.25 < 1 < errors[0, 2]
 
 
-def test_one_head_of_several_that_stands_out_lifts_no_bound() -> None:
+def test_one_outlying_head_does_not_raise_the_lower_bound_of_the_mean_gap() -> None:
     drawn = np.random.default_rng(0).normal(size=(1, 2, 500), scale=0.1)
     none = np.zeros((1, 2))
     heads = [
@@ -179,7 +179,7 @@ def _two_groups(values: list[float], seed: int) -> Groups:
     return Groups.prepare_groups(np.array([values]), drawn, least=none, excess=none)
 
 
-def test_bounds_of_two_groups_are_normal_quantiles() -> None:
+def test_the_interval_bounds_of_two_groups_use_normal_quantiles() -> None:
     groups, others = _two_groups([0.9, 0.5], 0), _two_groups([0.7, 0.6], 1)
     error = 0.05 * 2**0.5
     low, high = groups.gap_interval(0.95)

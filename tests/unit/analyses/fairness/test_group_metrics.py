@@ -151,7 +151,7 @@ def test_resamples_draw_as_many_units_as_there_are_after_each_once(units: int, c
     assert np.array_equal(counts, np.concatenate(Resamples(units, count, seed=1).blocks, axis=1))
 
 
-def test_rows_stand_by_group_and_in_the_given_order_within() -> None:
+def test_rows_are_sorted_by_group_and_keep_their_order_within_each() -> None:
     codes = np.array([0, 1, 2, -1, 0, 1, 2, -1, -1, 0, 0, 1], dtype=np.int32)
     order = np.arange(12)[::-1].copy()
     rows, starts = Layout(codes=codes, groups=4).in_groups(order)

@@ -143,7 +143,9 @@ def test_recall_and_auc_are_scikit_learn_s_for_each_seed(tmp_path: Path, patient
         assert (cell.auc.low, cell.auc.high) == pytest.approx((shares.low, shares.high))
 
 
-def test_a_cell_stands_next_to_the_non_private_one_on_the_same_rows(tmp_path: Path) -> None:
+def test_each_cell_is_compared_with_the_non_private_baseline_on_the_same_rows(
+    tmp_path: Path,
+) -> None:
     record = _run(tmp_path, [("sgd", "1"), ("sgd", "inf"), CEILING])
     found = {(c.training_set, c.class_name, c.method, c.epsilon): c for c in record.cells}
     for (name, kind, method, epsilon), cell in found.items():

@@ -57,7 +57,7 @@ def test_a_panel_has_images_by_epsilons_and_the_reference_last(tmp_path: Path) -
     assert "mean of 5 seeds" in str([text.get_text() for text in figure.texts])
 
 
-def test_without_a_private_cell_there_is_nothing_to_draw(tmp_path: Path) -> None:
+def test_no_figure_is_drawn_without_a_private_cell(tmp_path: Path) -> None:
     with pytest.raises(NothingToShow, match="digits, pixels: no private cell to draw"):
         _draw(tmp_path, rare_cell(0.7, epsilon="inf"))
 

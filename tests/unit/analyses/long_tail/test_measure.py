@@ -91,7 +91,7 @@ def _with_outliers(columns: int, outliers: int) -> tuple[np.ndarray, np.ndarray]
 
 
 @pytest.mark.parametrize("columns", [10, 150])
-def test_a_planted_outlier_is_memorised_and_its_duplicates_are_not(columns: int) -> None:
+def test_a_planted_outlier_is_memorised_but_its_duplicates_are_not(columns: int) -> None:
     """An outlier is learned only from itself; of its six copies, usually four are in training."""
     features, labels = _with_outliers(columns, 1)
     alone = _scores(features, labels)

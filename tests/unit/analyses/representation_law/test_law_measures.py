@@ -56,7 +56,9 @@ def test_both_orders_are_their_definitions(rows: int, dimension: int) -> None:
 
 @given(scale=st.floats(1e-3, 1e3), shift=st.floats(-10, 10), seed=st.integers(0, 2**32 - 1))
 @example(scale=1.0, shift=1e5, seed=0)
-def test_rotations_scales_and_shifts_change_nothing(scale: float, shift: float, seed: int) -> None:
+def test_law_measures_are_invariant_to_rotation_scale_and_shift(
+    scale: float, shift: float, seed: int
+) -> None:
     (x, labels), (others, other_labels) = _classes(3), _classes(4)
     turn = np.linalg.qr(np.random.default_rng(seed).standard_normal((5, 5)))[0]
 
@@ -85,7 +87,7 @@ def test_only_the_integer_target_depends_on_the_order_of_classes() -> None:
     assert measure_scatter(x, renamed).fuzziness == pytest.approx(fuzziness)
 
 
-def test_pure_noise_lies_on_the_null_line_and_predicts_nothing() -> None:
+def test_pure_noise_has_the_null_residual_and_no_predictive_power() -> None:
     """As in the paper, 1,000 rows with 768 dimensions leave 0.231 of the variance of any target."""
     drawn = np.random.default_rng(0)
     x, others = drawn.standard_normal((1000, 768)), drawn.standard_normal((500, 768))

@@ -168,7 +168,7 @@ def test_what_a_search_chose_are_the_options() -> None:
     assert trained_options(METHODS["one"], {}) == METHODS["one"]
 
 
-def test_laws_are_kept_while_nothing_changes(
+def test_laws_are_reused_while_their_inputs_are_unchanged(
     tmp_path: Path, tables: dict[Any, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [_write_network(tmp_path, CONVOLUTIONAL, "one")]

@@ -85,7 +85,7 @@ def test_an_archive_is_unpacked(tmp_path: Path, suffix: str) -> None:
     }
 
 
-def test_names_that_are_no_archives() -> None:
+def test_folder_name_returns_none_for_names_that_are_not_archives() -> None:
     for name in ("data.parquet", "data.csv.gz", ".zip", "zip", "data"):
         assert archives.folder_name(name) is None
 

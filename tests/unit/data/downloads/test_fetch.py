@@ -202,7 +202,7 @@ def test_a_server_without_end_is_left(
         *((status, f"{PHRASES[status]}: correct the address") for status in (410, 416, 499)),
     ],
 )
-def test_faults_that_stay_are_not_tried_again(
+def test_permanent_download_errors_are_not_retried(
     server: Server, path: Path, status: int, remedy: str
 ) -> None:
     text = refused(

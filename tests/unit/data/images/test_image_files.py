@@ -303,7 +303,7 @@ def photograph() -> Image.Image:
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_holes_and_cuts_are_noticed(name: str, damage: str) -> None:
+def test_holes_and_truncation_in_image_files_are_detected(name: str, damage: str) -> None:
     kind, options = FORMATS[name]
     data = encoded(photograph(), kind, **options)
     assert open_image(data).size == (224, 168)

@@ -67,7 +67,7 @@ def test_another_name_with_a_known_word_is_a_companion(part: str, word: str) -> 
     ],
     ids=["eyes", "sides", "count", "series", "times", "chance", "before", "joined", "alone", "few"],
 )
-def test_other_pictures_of_a_person_are_no_companions(names: list[str]) -> None:
+def test_other_images_of_a_person_are_not_taken_for_companions(names: list[str]) -> None:
     assert words([f"{name}.dcm" for name in names]) == {}
 
 
@@ -98,7 +98,7 @@ def test_companions_in_other_folders_and_before_the_name(
     assert find_based(names, outer=outer) == expected
 
 
-def test_each_name_has_an_outer_folder_of_its_own() -> None:
+def test_companions_are_found_if_only_some_names_have_an_outer_folder() -> None:
     """Some datasets mix folders named by class with other folders."""
     plain = [each.format(n) for n in range(5) for each in ("images/{}.jpg", "masks/{}.png")]
     names = [*plain, *(f"c/{name}" for name in plain)]

@@ -51,7 +51,7 @@ def test_a_range_has_its_number(number: float, limits: list[int]) -> None:
 
 
 @pytest.mark.parametrize("value", ["inf", "-1e999", "old", "1,5", "12x", "#REF!"])
-def test_what_is_no_number_is_in_no_range(value: str) -> None:
+def test_a_value_that_is_not_a_number_is_reported_and_assigned_to_no_range(value: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         bin_name(value, (18.0,))
     faults: list[list[tuple[str, str]]] = [[], []]

@@ -27,7 +27,7 @@ PATIENTS = [f"p{number}" for number in range(1, 13) for _ in range(number)]
 
 
 @given(names=st.lists(st.sampled_from("abc")), most=st.integers(1, 4), new=st.sampled_from("abcd"))
-def test_one_patient_s_images_decide_nothing_about_another_s(
+def test_the_images_of_one_patient_never_decide_which_of_another_are_kept(
     names: list[str], most: int, new: str
 ) -> None:
     """So the rule is public: a patient's null rows only change which of its own rows count."""

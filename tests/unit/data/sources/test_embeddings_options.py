@@ -71,7 +71,9 @@ def of(**changed: Any) -> Any:
         ({"test": "seven.npz", "test_table": "none.csv"}, r"no file none\.csv"),
     ],
 )
-def test_files_that_do_not_fit_are_refused_by_name(changed: dict[str, Any], said: str) -> None:
+def test_an_error_names_the_option_or_file_that_does_not_fit(
+    changed: dict[str, Any], said: str
+) -> None:
     of().check_files()
     with pytest.raises(ConfigError, match=said):
         of(**changed).check_files()

@@ -136,7 +136,7 @@ def test_parts_of_several_types_are_one_dataset(tmp_path: Path) -> None:
         (of_type(DAFT, FIXED, daft("FixedShapeImage", "RGB", 1, 2)), None),
     ],
 )
-def test_tensors_of_several_dimensions_are_no_vectors(
+def test_multi_dimensional_tensors_are_not_accepted_as_vectors(
     tmp_path: Path, column: pa.Array, shape: tuple[int, ...] | None
 ) -> None:
     path = write(tmp_path / "x.parquet", column)

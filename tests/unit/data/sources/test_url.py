@@ -262,7 +262,7 @@ def test_files_and_folders_of_archives_have_names_of_their_own() -> None:
     assert (file["name"], file["folder"]) == ("y", None)
 
 
-def test_files_but_neither_their_order_nor_their_addresses_decide_images_and_sides() -> None:
+def test_images_and_splits_depend_on_files_but_not_on_their_order_or_addresses() -> None:
     one, two = {"sha256": "1" * 64}, {"url": "http://h/y.zip", "sha256": "2" * 64}
     options = of_file(IMAGES, two, **one)
     turned = dataset_options(

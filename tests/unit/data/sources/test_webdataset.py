@@ -408,7 +408,7 @@ def test_an_image_of_no_row_is_refused(tmp_path: Path, name: str, data: bytes) -
 
 
 @pytest.mark.parametrize("start", [b"\0\0\0\x18ftypmp42", b"RIFF\0\0\0\0heic", b"DICM"])
-def test_other_files_are_not_taken_for_images(tmp_path: Path, start: bytes) -> None:
+def test_other_file_types_are_not_treated_as_images(tmp_path: Path, start: bytes) -> None:
     assert row_of(tmp_path, {"scan": start}).faults == ()
 
 

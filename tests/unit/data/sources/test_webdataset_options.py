@@ -62,7 +62,7 @@ def of(train: Any = "t.tar", **changed: Any) -> Any:
         (["deep/*.tar", "deep/more/*.tar"], ["deep/a.tar", "deep/more/b.tar"]),
     ],
 )
-def test_shards_are_listed_by_pattern_and_then_by_name(
+def test_shards_are_sorted_by_pattern_and_then_alphabetically(
     folder: Path, train: Any, shards: list[str]
 ) -> None:
     options = of(train, test="t.tar")

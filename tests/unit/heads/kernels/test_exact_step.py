@@ -214,7 +214,7 @@ def test_any_rows_have_the_sums_of_whole_numbers(
     np.testing.assert_array_equal(actual, slow_sums(*given, sigmoid=False))
 
 
-def test_a_row_that_is_not_finite_adds_nothing_even_with_a_weight() -> None:
+def test_non_finite_rows_contribute_zero_even_with_a_nonzero_weight() -> None:
     """Such rows have a weight of 0 elsewhere, but the sum does not rely on the weight."""
     features = rows_of("unusable", 9, 5)[:2]
     assert not np.isfinite(features).any()

@@ -249,7 +249,7 @@ def test_the_card_states_each_fact_of_a_release(plain: Release, case: str) -> No
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_nothing_breaks_out_of_the_card(plain: Release, text: str) -> None:
+def test_a_hostile_text_changes_no_other_line_of_the_model_card(plain: Release, text: str) -> None:
     """A hostile text changes only the lines that show it, and no metadata but the license name."""
 
     def written(words: str) -> ModelCard:

@@ -35,7 +35,7 @@ def words_of(folder: Path, kind: str) -> dict[str, Any]:
     return dict(list_fields(read_bundle(unpack_release(folder, kind)))[WORDS])
 
 
-def test_a_release_without_test_units_says_that_they_pay_nothing(tmp_path: Path) -> None:
+def test_a_release_without_test_units_says_that_test_patients_pay_nothing(tmp_path: Path) -> None:
     words = words_of(tmp_path, "patients")
     check_tokens(words["test_price"], "test patient", "nothing")
     assert words["people"] is not None

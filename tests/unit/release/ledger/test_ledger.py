@@ -253,7 +253,7 @@ def test_every_altered_byte_is_noticed(three_lines: Ledger) -> None:
         three_lines.book_release(booking("third"), FREE)
 
 
-def test_lines_that_are_missing_doubled_or_exchanged_are_noticed(three_lines: Ledger) -> None:
+def test_missing_duplicate_and_swapped_ledger_lines_are_detected(three_lines: Ledger) -> None:
     a, b, c = three_lines.path.read_bytes().splitlines(keepends=True)
     for lines in ([b, c], [a, c], [a, a, b, c], [a, c, b], [a, b"\n", b, c], [a, b, c, c]):
         three_lines.path.write_bytes(b"".join(lines))

@@ -253,7 +253,7 @@ def test_an_entry_of_an_older_version_is_compared_by_the_dataset_s_tables(tmp_pa
 
 
 @pytest.mark.parametrize("verify", ["hash", "decode"])
-def test_vectors_are_no_images_of_an_older_entry(
+def test_booking_vectors_decodes_no_images_of_an_older_entry(
     tmp_path: Path, verify: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Images that an older version compared by pixels are not decoded again."""
@@ -307,7 +307,7 @@ def test_an_image_on_both_sides_is_refused(tmp_path: Path) -> None:
         ("b", {"unit": "patient", "column": "case"}, True),  # another column for the same people
     ],
 )
-def test_prices_to_other_units_are_not_added_up(
+def test_prices_for_different_units_of_privacy_are_not_added(
     tmp_path: Path, dataset: str, more: dict[str, Any], fits: bool
 ) -> None:
     book(tmp_path, "a", asked("v1", unit="patient", column="who"), None)
@@ -383,7 +383,7 @@ def test_of_two_processes_with_the_same_units_one_books(tmp_path: Path) -> None:
     check_tokens(said[1], "names of units", "dataset", "entry 1")
 
 
-def test_hashes_without_the_key_tell_nothing(tmp_path: Path) -> None:
+def test_hashes_of_the_same_images_match_only_with_the_same_key(tmp_path: Path) -> None:
     """Different keys give different hashes of the same images."""
     made = write_tables(tmp_path, {"train": ["x", "y", "z"], "test": ["w"]})
     assert [find_tables(tmp_path, each) for each in (None, made, "x")] == [tmp_path] * 2 + [None]

@@ -130,7 +130,7 @@ def test_gain_threshold_and_the_head_that_was_used_agree() -> None:
                 method.check_student(tensor, told.model_copy(update=change), plan)
 
 
-def test_auto_is_no_head_before_it_has_chosen(facts: bundle.BundleFacts) -> None:
+def test_auto_is_refused_as_the_stated_head_of_a_bundle(facts: bundle.BundleFacts) -> None:
     with refuses(ConfigError, "head auto"):
         method.read_options(stating(facts, {"head": "auto"}))
 
@@ -176,7 +176,7 @@ def test_a_choice_is_within_its_search(
     check_tokens(said or "", *fault or ())
 
 
-def test_without_a_search_nothing_was_chosen(facts: bundle.BundleFacts) -> None:
+def test_chosen_values_of_a_head_without_a_search_are_refused(facts: bundle.BundleFacts) -> None:
     for chosen in ({}, CHOSEN):
         with refuses(DataError, "head.chosen"):
             method.read_options(stating(facts, SAMPLED, chosen=chosen))

@@ -264,7 +264,9 @@ def test_all_but_listed_edits_of_the_statement_are_noticed(original: Path, tmp_p
     assert passed == {"n", "choice.cells", "choice.epsilon", *ledger, *split}
 
 
-def test_all_but_listed_edits_of_the_facts_are_noticed(original: Path, tmp_path: Path) -> None:
+def test_verification_detects_all_edits_of_the_facts_except_names_and_texts(
+    original: Path, tmp_path: Path
+) -> None:
     """Names and the maker's texts cannot be derived from a bundle."""
     passed = unnoticed(original, files.FACTS_FILE, tmp_path / "copy")
     assert {place.split(".")[0] for place in passed} == {"name", "study", "dpprobe", "card"}
@@ -291,7 +293,7 @@ def test_an_edited_document_fails_in_the_version_that_wrote_it(bundle: Path, nam
 
 
 @pytest.mark.parametrize("name", [files.CARD_FILE, files.PAGE_FILE])
-def test_documents_of_another_version_are_not_compared_and_the_verdict_says_so(
+def test_documents_of_another_version_are_not_compared_and_the_report_says_so(
     bundle: Path, name: str
 ) -> None:
     edited(bundle, files.FACTS_FILE, lambda values: values.update(dpprobe="99.5"))

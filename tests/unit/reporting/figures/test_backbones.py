@@ -66,7 +66,7 @@ def test_each_backbone_has_its_best_with_and_without_privacy_and_the_gap() -> No
     assert legend_texts(figure) == ["without privacy", "ε = 0.5", "ε = 8"]
 
 
-def test_a_paper_s_models_stand_below_with_their_best_numbers() -> None:
+def test_published_models_are_drawn_below_the_cells_with_their_best_results() -> None:
     """Mehta et al. 2022's largest model has 81.4 (table 4) on imagenet; 86.9 without privacy."""
     cells = _cells()
     figure = backbone_figure(
@@ -125,7 +125,7 @@ def test_sizes_of_images_equal_those_of_the_features_and_one_method_is_drawn(
     assert legend_texts(figure) == ["ε = 1", "ε = 8"]
 
 
-def test_one_size_is_no_comparison() -> None:
+def test_no_figure_is_drawn_for_a_single_image_size() -> None:
     one = {name: BACKBONES[name] for name in ("native", "other")}
     with pytest.raises(NothingToShow, match="digits: size of images"):
         resolution_figure(SIZED, backbones=one, sizes=SIZES, dataset="digits")

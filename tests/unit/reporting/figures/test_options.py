@@ -103,6 +103,6 @@ def test_of_a_sweep_of_learning_rates_the_best_is_drawn_and_said_to_be() -> None
     assert "bars: 95% CI" in title_of(figure)
 
 
-def test_an_option_in_which_no_methods_differ_has_nothing_to_show() -> None:
+def test_no_figure_is_drawn_for_an_option_in_which_no_methods_differ() -> None:
     with pytest.raises(NothingToShow, match="digits: batch size"):
         option_figure(_cells({"a": (0.5, {})}), "batch_size", dataset="digits")

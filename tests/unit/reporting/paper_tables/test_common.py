@@ -55,7 +55,7 @@ def test_epsilons_are_numbers_ranges_or_infinite(
     assert (cell.text, cell.value) == (text, number)
 
 
-def test_a_printed_word_is_no_number() -> None:
+def test_a_printed_word_has_no_numeric_value() -> None:
     chance = read_published().select_numbers(printed="random chance")[0]
     cell = printed_cell(chance)
     assert (cell.text, cell.value) == ("random chance", None)

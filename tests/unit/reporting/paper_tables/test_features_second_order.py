@@ -11,7 +11,7 @@ NAME = "features_second_order_headline"
 COMMAND = "--configfile config/features_second_order.yaml"
 
 
-def test_second_order_heads_stand_next_to_the_published_headline() -> None:
+def test_second_order_heads_are_shown_next_to_the_published_headline() -> None:
     cells = [
         made_result(0.8, 2.0, method="dpfc", head="feature_covariance"),
         made_result(0.85, 2.0, method="dpfc_2", head="feature_covariance"),

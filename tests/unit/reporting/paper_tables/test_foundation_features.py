@@ -26,7 +26,7 @@ def _filled(table: Table, column: str = "pixels + sgd") -> list[dict[str, str]]:
     return [row for row in rows_as_text(table) if row[column]]
 
 
-def test_measured_cells_stand_in_the_published_row_of_their_epsilon() -> None:
+def test_measured_cells_are_shown_in_the_published_row_of_the_same_epsilon() -> None:
     cells = [
         *(made_result(mean, epsilon, **CIFAR) for mean, epsilon in ((0.5, 0.5), (0.6, 1.0))),
         made_result(0.9, math.inf, **CIFAR),
@@ -82,7 +82,7 @@ WHERE = CIFAR | {"headline": "accuracy"}
 ZERO = WHERE | {"summary": _probe(None, 0.625)["summary"]}
 
 
-def test_shots_stand_next_to_zero_shot_and_private_heads() -> None:
+def test_few_shot_results_are_shown_next_to_zero_shot_and_private_heads() -> None:
     cells = [
         made_result(mean, epsilon, method=method, **CIFAR)
         for epsilon, means in ((0.5, (0.5, 0.6)), (2.0, (0.7, 0.7)), (8.0, (0.8, 0.75)))

@@ -88,7 +88,9 @@ def test_a_large_drawing_is_a_picture_and_a_large_picture_a_link(
     assert set(item["links"]) == links, "the files are linked in any case"
 
 
-def test_the_results_come_first_and_planes_last_all_in_one_if_there_is_one(tmp_path: Path) -> None:
+def test_the_report_lists_results_first_and_t_sne_last_as_one_figure_if_available(
+    tmp_path: Path,
+) -> None:
     sizes = dict.fromkeys(("zeta_svg", "tsne_b_svg", "accuracy_svg", "alpha_svg", "tsne_a_svg"), 1)
     facts = {"accuracy": "Best.", "tsne": "Points."}
     items = _shown(tmp_path / "a", **sizes).list_figures("d", facts)

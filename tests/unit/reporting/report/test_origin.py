@@ -19,7 +19,7 @@ from tests.support.report_page import ReportedStudy
 STUDY = Origin(study={"releases": {}}, results=Path("r/x"), call=["--configfile", "a b.yaml"])
 
 
-def test_a_commit_with_local_changes_is_no_bare_checkout(made: ReportedStudy) -> None:
+def test_the_report_notes_local_changes_after_the_checkout_command(made: ReportedStudy) -> None:
     made.origin = replace(made.origin, commit="abc123 with local changes")
     assert "git checkout abc123 # with local changes, which the commit does not have" in " ".join(
         made.page().words.split()

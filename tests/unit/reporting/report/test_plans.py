@@ -65,7 +65,7 @@ def test_a_part_has_the_best_private_head_and_the_ceiling(made: ReportedStudy) -
 
 
 @pytest.mark.parametrize("points", [-100, -40, -20, 0, 2, 40])
-def test_predictions_start_from_what_was_measured_or_are_not_made(
+def test_predictions_start_from_the_measured_accuracy_or_are_omitted(
     made: ReportedStudy, points: int
 ) -> None:
     grid, summary, infos = read(made)
@@ -88,7 +88,9 @@ def test_predictions_start_from_what_was_measured_or_are_not_made(
                 assert round(row["measured"]) <= least + 1 <= expected + 1 <= most + 1
 
 
-def test_a_majority_class_auc_and_several_labels_are_not_predicted(made: ReportedStudy) -> None:
+def test_the_report_predicts_nothing_for_auc_multi_label_or_one_dominant_class(
+    made: ReportedStudy,
+) -> None:
     grid, summary, infos = read(made)
     whole = summary.assign(constant_accuracy=0.999)
     assert plan_parts(grid, whole, infos, has_room=lambda _: True) == []
@@ -128,7 +130,7 @@ def test_a_permitted_risk_is_planned_at_the_epsilon_without_sampling(made: Repor
     assert parts[0]["rows"][1]["here"] == format_span((low, expected, high))
 
 
-def test_without_a_baseline_or_a_private_head_nothing_is_predicted(made: ReportedStudy) -> None:
+def test_no_prediction_is_made_without_a_baseline_or_a_private_head(made: ReportedStudy) -> None:
     grid, summary, infos = read(made)
     for gone in ("nonprivate", "sgd"):
         entries = {key: e for key, e in grid.entries.items() if not key[3].startswith(gone)}

@@ -24,7 +24,7 @@ from tests.support.made_grids import made_entry, made_grid
 from tests.support.report_page import ReportedStudy
 
 
-def test_results_at_infinity_are_no_private_headline(tmp_path: Path) -> None:
+def test_the_report_of_heads_at_infinite_epsilon_says_that_none_is_private(tmp_path: Path) -> None:
     made = ReportedStudy(tmp_path)
     cells = [write_cell(tmp_path / "r", method=m, epsilon="inf") for m in ("sgd", "nonprivate")]
     summary = tmp_path / "only.parquet"
@@ -51,7 +51,9 @@ def test_a_study_without_analyses_has_no_sections_of_them(made: ReportedStudy) -
     assert "results of groups are computed from them" not in page.words, "as not covered"
 
 
-def test_the_best_zero_shot_result_stands_next_to_the_private_one(made: ReportedStudy) -> None:
+def test_the_report_shows_the_best_zero_shot_result_next_to_the_private_one(
+    made: ReportedStudy,
+) -> None:
     assert "zero-shot" not in made.page().text.partition('id="run"')[0]
     files = [
         write_zero_shot(made.results, backbone=name, accuracy=value)

@@ -17,7 +17,9 @@ from tests.support.cell_files import state_cell
 from tests.support.report_page import ReportedStudy
 
 
-def test_noise_is_told_as_multiplier_and_as_standard_deviation(made: ReportedStudy) -> None:
+def test_the_report_shows_the_noise_multiplier_and_the_standard_deviation(
+    made: ReportedStudy,
+) -> None:
     """Readers mistook one for the other, so a release's page shows both, too."""
     path = made.results / "cells/digits/pixels/sgd/eps-1/privacy.json"
     (mechanism, *_) = read_json(path)["mechanisms"]

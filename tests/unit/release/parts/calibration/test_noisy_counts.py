@@ -272,7 +272,7 @@ def test_the_interval_of_a_share_holds_what_is_not_rejected(
     assert share.high == pytest.approx(max(held[-1], share.value))
 
 
-def test_a_share_of_rows_that_noise_hides_is_unknown() -> None:
+def test_a_share_within_the_noise_has_the_interval_0_to_1() -> None:
     limit = 2 * math.hypot(3.0, 4.0)
     assert calibration.estimate_share(4, limit, 3.0, 4.0) == (0.5, 0.0, 1.0)
     assert calibration.estimate_share(4, limit + 0.01, 3.0, 4.0) != (0.5, 0.0, 1.0)
@@ -345,7 +345,7 @@ def test_one_bin_gives_only_an_offset(n: int, other: float) -> None:
         assert offset == pytest.approx(logit(min(max(share, mixed), 1 - mixed)))
 
 
-def test_bins_within_their_noise_teach_nothing() -> None:
+def test_calibration_ignores_bins_within_their_noise() -> None:
     limit = 3 * 2.0 * math.sqrt(2)
     table = np.full((2, 3), limit / 2 * 0.999)
     assert calibration.fit_logistic(np.arange(3.0), *table, n=99, deviation=2.0) == (0.0, 0.0)

@@ -115,7 +115,7 @@ def list_named(block: dict[str, Any]) -> list[str]:
     ]
 
 
-def test_cells_that_are_not_private_leave_the_choice_without_a_price(tmp_path: Path) -> None:
+def test_non_private_cells_leave_the_choice_without_a_price(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], list[Any], dict[str, Any], str, int]] = [
         ({}, [1, "inf"], {}, "pixels/covariance/eps-inf", 4),
         ({"ceiling": {"head": "nonprivate"}}, [1], {}, "pixels/ceiling/eps-inf", 4),

@@ -263,7 +263,9 @@ def test_streamed_images_are_compared_with_the_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["removed", "not orthonormal"])
-def test_other_directions_are_noticed(output: Path, fault: str) -> None:
+def test_missing_or_non_orthonormal_monitor_directions_fail_verification(
+    output: Path, fault: str
+) -> None:
     path = output / bundle.HEAD_FILE
     content = path.read_bytes()
     tensors = load(content)

@@ -253,7 +253,7 @@ def test_the_joint_price_of_test_units_has_the_penalty_of_shares(tmp_path: Path)
     assert priced.realised_epsilon > alone
 
 
-def test_a_site_cannot_change_its_mind_after_all_have_agreed(
+def test_a_site_cannot_change_its_offer_after_all_sites_agreed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sites = make_sites(tmp_path, method="sums")
