@@ -151,6 +151,16 @@ def test_any_order_any_blocks_any_threads_the_same_bits(kind: str) -> None:
         assert all(torch.equal(each, sums[0]) for each in sums)
 
 
+@pytest.mark.parametrize("count", [1, 300, 1500])
+def test_threads_without_a_slice_of_rows_sum_the_same_bits(count: int) -> None:
+    rows = normalised(training_set(count, 9, 3), "l2")
+    weights = random_weights(rows).double()
+    torch.set_num_threads(4)
+    with ThreadPoolExecutor(4) as pool:
+        threaded = ExactSums(rows, 0.7, sigmoid=False, pool=pool).sum_all(weights).units
+    assert torch.equal(threaded, exact(rows, 0.7).sum_all(weights).units)
+
+
 @pytest.mark.parametrize("kind", ["none", "l2", "layer_norm"])
 def test_a_row_in_front_changes_the_sum_by_its_own_part(kind: str) -> None:
     """The rounding of other rows stays the same, so the change is at most the sensitivity."""

@@ -24,7 +24,8 @@ from dpprobe.heads.transform import Transform
 from dpprobe.privacy.float32_noise import GaussianNoise
 from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.randomness import cell_seed
-from dpprobe.privacy.releases import Releases
+from dpprobe.privacy.releases import NOT_OBSERVED, ObservedSteps, Observer, Releases
+from dpprobe.privacy.sampling import Sampler
 from tests.support.gpu import DEVICES, needs_gpu
 from tests.support.linear_heads import (
     features_of,
@@ -127,6 +128,56 @@ def test_threads_other_seeds_and_pytorch_s_sums_train_the_same_heads(
     monkeypatch.setattr(gradient_steps, "is_native", lambda _: False)
     actual = fit_heads(options, data, plan, SEEDS).weights
     np.testing.assert_allclose(actual, wanted, rtol=2e-4, atol=2e-5)
+
+
+class Replacing(Observer):
+    """Replaces the samplers by one whose batches are the first rows, of the given sizes in turn."""
+
+    def __init__(self, *sizes: int, each_step: bool) -> None:
+        self.sizes, self.drawn, self.sees_each_step = sizes, 0, each_step
+
+    def observe_release(self, *given: Any) -> torch.Tensor:
+        return given[2]
+
+    def observe_steps(self, *_: Any) -> ObservedSteps:
+        return NOT_OBSERVED
+
+    def replace_sampler(self, *_: Any) -> Sampler:
+        return self
+
+    def draw_block(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        turns = range(self.drawn, self.drawn + steps)
+        self.drawn += steps
+        sizes = [self.sizes[turn % len(self.sizes)] for turn in turns]
+        return np.concatenate([np.arange(size) for size in sizes]), np.array(sizes)
+
+
+@pytest.mark.parametrize("each_step", [True, False])
+@pytest.mark.parametrize("engine", ["closed_form", "exact"])
+def test_a_fit_uses_the_batches_of_the_sampler_that_an_audit_provides(
+    engine: Any, each_step: bool
+) -> None:
+    data = training_set(60)
+    options = Options(batch_size=12, steps=40, engine=engine, init="zero", learning_rate=0.5)
+    observer = Replacing(7, each_step=each_step)
+    plan = plan_for(options, 60, 1e-9)
+    (actual,) = fit_heads(options, data, plan, SEEDS[:1], observer=observer).weights
+    first = TrainingSet(features_of(data)[:7], data.labels[:7], data.num_classes)
+    whole = options.model_copy(update={"batch_size": "full", "learning_rate": 7 / 12 * 0.5})
+    (wanted,) = fit_heads(whole, first, plan_for(whole, 7, 1e-9), SEEDS[:1]).weights
+    assert relative(actual, wanted) < 1e-4
+
+
+@pytest.mark.parametrize("each_step", [True, False])
+def test_every_batch_is_used_once_also_next_to_large_batches(
+    each_step: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches that are drawn again would not be the Poisson samples that epsilon assumes."""
+    monkeypatch.setattr("dpprobe.heads.clipping.LARGEST_BATCH", 10)
+    options = Options(batch_size=12, steps=40)
+    observer = Replacing(7, 8, 11, 3, 20, each_step=each_step)
+    fit_heads(options, training_set(60), plan_for(options, 60), SEEDS[:1], observer=observer)
+    assert observer.drawn == 40
 
 
 @pytest.mark.parametrize("normalize", ["none", "layer_norm"])
@@ -270,6 +321,14 @@ def test_history_follows_training(loss: str, average: Any) -> None:
     silent = fit_heads(options, data, plan_for(options, data.n), SEEDS)
     np.testing.assert_array_equal(silent.weights, actual.weights)
     assert silent.history == []
+
+
+@pytest.mark.parametrize("normalize", ["none", "centred", "whitened"])
+def test_a_record_does_not_change_training(normalize: Any) -> None:
+    data, options = training_set(), Options(batch_size=12, steps=50, normalize=normalize)
+    plan = plan_for(options, data.n)
+    recorded = fit_heads(options, data, plan, SEEDS, record=lambda *_: None)
+    np.testing.assert_array_equal(recorded.weights, fit_heads(options, data, plan, SEEDS).weights)
 
 
 @pytest.mark.parametrize("most", [41, 50, 60])

@@ -52,6 +52,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (SGD | {"warmup": 0.1}, "warmup 0.1 has no effect with schedule constant"),
     (SGD | {"ema_decay": 0.9}, "ema_decay 0.9 has no effect with average last"),
     (SGD | FILE | {"normalize": "whitened"}, "whitened transforms rows by released statistics"),
+    (
+        SGD | FILE | {"normalize": {"kind": "whitened", "moment": "public", "public": "p.npy"}},
+        "whitened transforms rows by released statistics",
+    ),
     (SGD | {"class_weights": [0.5, 0.5]}, "class_weights: the largest is 0.5, but must be 1"),
     (SGD | {"class_weights": [2, 1, 1]}, "class_weights: the largest is 2, but must be 1"),
     (SGD | RELEASED | {"loss": "sigmoid"}, "class_priors: they work only with `loss: softmax`"),
@@ -69,6 +73,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (TUNED | {"base": {"head": "tuned"}}, "base.base: missing"),
     (TUNED | {"search": {}}, "search: {}: set one option or more, or leave search out"),
     (TUNED | {"search": {"nothing": [1, 2]}}, "search.nothing: not an option of head sgd"),
+    *(
+        (TUNED | {"search": {name: values}}, f"search.{name}: not an option of head sgd")
+        for name, values in {
+            "normalize": ["l2", "none"],
+            "engine": ["exact", "opacus"],
+            "head": ["sgd", "adam"],
+            "init_file": ["a.safetensors", "b.safetensors"],
+        }.items()
+    ),
     (TUNED | {"search": {"learning_rate": [0.1]}}, f"search.learning_rate: [0.1]: {NO_LIST}"),
     (TUNED | {"search": {"learning_rate": []}}, f"search.learning_rate: []: {NO_LIST}"),
     (TUNED | {"search": {"learning_rate": {"low": 2, "high": 1}}}, "low 2 must be below high 1"),
@@ -216,6 +229,10 @@ def test_numbers_of_classes_fit_the_classes(
     method = method_options(SGD | values)
     fault = method.class_fault(classes, multi_label=several)
     assert fault is None if said is None else (fault or "").startswith(said)
+    if values is not RELEASED:  # which no search allows
+        search = {"learning_rate": [0.1, 1]}
+        tuned = method_options({"head": "tuned", "base": SGD | values, "search": search})
+        assert tuned.class_fault(classes, multi_label=several) == fault
     numbers = values.get("class_weights") or values.get("class_priors")
     assert method.counted_classes == (len(numbers) if isinstance(numbers, list) else None)
 

@@ -98,7 +98,9 @@ def test_a_public_mean_brings_the_centre_nearer(tmp_path: Path) -> None:
     assert distance(similar, public=str(similar)) < 0.3 * distance(similar)
 
 
-def test_rows_without_a_direction_do_not_count(tmp_path: Path) -> None:
+def test_rows_without_a_direction_do_not_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = draw_rows(5, 1)
     bad = np.zeros((3, DIMENSION), np.float32)
     bad[1], bad[2, 0] = np.nan, np.inf
@@ -107,6 +109,7 @@ def test_rows_without_a_direction_do_not_count(tmp_path: Path) -> None:
     private = TrainingSet(zeros, labels, 2, public=PublicInputs(open_rows=open_rows))
     public = read_public_rows("public", str(path), private)
     np.testing.assert_allclose(public.mean.numpy(), unit(rows).mean(0), atol=1e-6)
+    assert caplog.text == "", "a warning would say that training rows are unusable"
     np.save(path, bad)
     with refuses(DataError, "public", "public.npy"):
         read_public_rows("public", str(path), private)

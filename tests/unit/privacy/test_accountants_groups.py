@@ -30,7 +30,9 @@ def mixture_delta(noise: float, rate: float, size: int, epsilon: float) -> float
     )
 
 
-@pytest.mark.parametrize(("noise", "rate", "size"), [(1.0, 0.05, 3), (0.8, 0.01, 10)])
+@pytest.mark.parametrize(
+    ("noise", "rate", "size"), [(1.0, 0.05, 3), (0.8, 0.01, 10), (9.0, 0.95, 14)]
+)
 def test_a_sampled_release_is_priced_as_the_mixture_it_is(
     noise: float, rate: float, size: int
 ) -> None:

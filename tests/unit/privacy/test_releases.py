@@ -127,6 +127,14 @@ def test_the_same_noise_is_handed_out_once() -> None:
         taken.make_noise("c", 10)
 
 
+def test_each_seed_has_its_own_noise_in_any_order_of_seeds() -> None:
+    def draw(seeds: tuple[int, ...]) -> dict[int, Any]:
+        noise = releases(mechanism("a"), seeds=seeds).make_noise("a", 6).draw_steps(2, 1.0)
+        return dict(zip(seeds, noise.tolist(), strict=True))
+
+    assert draw((7, 2, 9)) == draw((2, 7, 9))
+
+
 def test_random_words_are_handed_out_once() -> None:
     taken = releases(mechanism("a"))
     first = taken.open_keystream(1, "Poisson sampling").draw_words(2)

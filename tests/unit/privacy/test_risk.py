@@ -70,6 +70,21 @@ def test_risks_of_sampled_plans_equal_riskcals(
     assert ours == pytest.approx(expected, abs=5e-5)
 
 
+@pytest.mark.parametrize(
+    ("risk", "short", "whole"),
+    [
+        (Risk(advantage=0.14), "advantage 0.14", "advantage 0.14"),
+        (
+            Risk(true_positives=0.051, at=0.0125),
+            "TPR 0.051 at FPR 0.0125",
+            "true positive rate 0.051 at false positive rate 0.0125",
+        ),
+    ],
+)
+def test_the_texts_of_a_risk_have_all_digits(risk: Risk, short: str, whole: str) -> None:
+    assert (risk.short, str(risk)) == (short, whole)
+
+
 # the closed form
 
 

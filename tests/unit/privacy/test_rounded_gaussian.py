@@ -484,11 +484,14 @@ def test_numbers_do_not_depend_on_how_many_are_drawn_at_a_time(deviation: float)
     np.testing.assert_array_equal(np.concatenate(parts), whole[: sum(sizes)])
 
 
+@pytest.mark.parametrize("deviation", [0.2, 1e4])
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
-def test_added_noise_equals_drawn_noise(dtype: type) -> None:
+def test_added_noise_equals_drawn_noise(dtype: type, deviation: float) -> None:
     sums: Any = np.arange(300 * 200, dtype=dtype).reshape(300, 200) - 1000
-    wanted = sums + drawn(sums.size, 1e4).reshape(sums.shape)
-    RoundedGaussian(Keystream.from_seed(1, "noise")).add_to(sums, 1e4)
+    noise = drawn(sums.size, deviation).reshape(sums.shape)
+    assert noise.any()
+    wanted = sums + noise
+    RoundedGaussian(Keystream.from_seed(1, "noise")).add_to(sums, deviation)
     np.testing.assert_array_equal(sums, wanted)
     RoundedGaussian(Keystream.from_seed(1, "noise")).add_to(sums[:0], 1e4)
 

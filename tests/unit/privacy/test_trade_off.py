@@ -157,9 +157,14 @@ def test_a_group_in_a_sample_is_bounded_by_its_mixture() -> None:
 
 @pytest.mark.parametrize(
     ("parts", "size"),
-    [([gaussians(0.0)], 1), ([gaussians(2.0, 0.1)], 101), ([gaussians(0.03, 0.9, 10**6)], 1)],
+    [
+        ([gaussians(0.0)], 1),
+        ([gaussians(2.0, 0.1)], 101),
+        ([gaussians(0.03, 0.9, 10**6)], 1),
+        ([gaussians(0.05, 0.5, 10)], 1),  # epsilon is a few thousand
+    ],
 )
 def test_a_void_guarantee_allows_every_attack(parts: list[Mechanism], size: int) -> None:
-    answer = bound_attacks(parts, [0.001, 0.01], delta=DELTA, epsilon=1.0, size=size)
-    assert (answer.balanced_accuracy, answer.true_positives) == (1.0, (1.0, 1.0))
+    answer = bound_attacks(parts, [0.0, 0.001, 0.01], delta=DELTA, epsilon=1.0, size=size)
+    assert (answer.balanced_accuracy, answer.true_positives) == (1.0, (1.0, 1.0, 1.0))
     assert not answer.exact

@@ -77,6 +77,8 @@ def test_other_images_of_a_person_are_not_taken_for_companions(names: list[str])
         ([("{}.jpg", "annotated/{}_annotated.jpg")], 0),
         ([("c/{}.jpg", "c/annotated/{}_annotated.jpg")], 1),
         ([("images/{}.jpg", "masks/{}.png")], 0),
+        ([("images/{}.jpg", "Masks_2/{}.png")], 0),
+        ([("images/{}.jpg", "mask01/{}.png")], 0),
         ([("images/1/{}.jpg", "Segmentation/1/{}.png")], 0),
         ([("c/{}.jpg", "c/masks/{}.png"), ("d/{}.jpg", "d/masks/{}.png")], 1),
         ([("{}/image.jpg", "{}/mask.png")], 0),
@@ -96,6 +98,15 @@ def test_companions_in_other_folders_and_before_the_name(
     expected = [bool(at % 2) for at in range(len(names))]
     assert find_left_out(names, [found.word], outer=outer) == expected
     assert find_based(names, outer=outer) == expected
+
+
+def test_a_copy_is_paired_with_the_picture_in_the_nearest_folder() -> None:
+    """Patients have pictures of equal names; each copy is of the patient in whose folder it is."""
+    people = ["p1", "p2", "p3"]
+    names = [f"{who}/raw/{n}.png" for who in people for n in range(4)]
+    names += [f"{who}/more/{n} - Copy.png" for who in people for n in range(4)]
+    (found,) = find_companions(names)
+    assert [*found.pairs] == [(at + 12, at) for at in range(12)]
 
 
 def test_companions_are_found_if_only_some_names_have_an_outer_folder() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dpprobe.data.people.companion_options import CompanionOptions
 from dpprobe.data.people.companions import FoundCompanions, FoundWord
+from dpprobe.data.registry import dataset_options
 from tests.support.refusals import check_tokens
 
 
@@ -18,6 +21,16 @@ def word(name: str, kind: Any, count: int, apart: int = 0) -> FoundWord:
 MASKS = word("mask", "mask", 30), word("gt", "mask", 20, apart=1)
 COPIES = word("flip", "copy", 7, apart=3), word("draft", "other", 5)
 FOLDERS = {"mask": (9, "masks/1.png")}
+
+
+def test_keep_leaves_out_no_image(tmp_path: Path) -> None:
+    """Not even images whose names have a letter of the word keep as a word."""
+    names = [f"{n}{end}.png" for n in range(4) for end in ("", "_k", "_e", "_p", "_mask")]
+    given = {"source": "imagefolder", "path": str(tmp_path)}
+    for companions, left_out in (("keep", 0), (None, 0), (["mask"], 4)):
+        options = dataset_options(given | {"companions": companions})
+        assert isinstance(options, CompanionOptions)
+        assert sum(options.leave_out(names)) == left_out
 
 
 @pytest.mark.parametrize(

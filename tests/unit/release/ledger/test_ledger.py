@@ -348,6 +348,18 @@ def test_a_line_without_its_newline_counts(
     assert caplog.text == ""
 
 
+def test_a_damaged_last_line_without_its_newline_is_refused(three_lines: Ledger) -> None:
+    """It may be a booking, so it must not be removed like a line that a crash cut short."""
+    whole = three_lines.path.read_bytes()
+    at = whole.rindex(b"second")
+    for damaged in (0xFF, ord("S")):
+        three_lines.path.write_bytes(whole[:at] + bytes([damaged]) + whole[at + 1 : -1])
+        before = three_lines.path.read_bytes()
+        with refuses(DataError, three_lines.path, "line 3", "backup"):
+            three_lines.book_release(booking("other"), FREE)
+        assert three_lines.path.read_bytes() == before
+
+
 def test_a_booking_is_on_the_disk_before_it_returns(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -515,6 +527,12 @@ def test_sums_that_were_sent_count_for_good(ledger: Ledger) -> None:
                     one.abandon_entry(number, REASON)
                 assert f"`dpprobe site sums {name}`" in describe_ledger(one, delta=None)
             else:
+                message = one.path.parent / f"site-{name}" / "sums-centre.safetensors"
+                message.parent.mkdir(exist_ok=True)
+                message.touch()  # a restored ledger may lack the line of the sending
+                with refuses(PrivacyError, f"entry {number}", "sent", "another name"):
+                    one.abandon_entry(number, REASON)
+                message.unlink()
                 one.abandon_entry(number, REASON)
             assert f"--abandon {number}" not in describe_ledger(one, delta=None)
     with refuses(PrivacyError, "entry 2", "abandoned"):

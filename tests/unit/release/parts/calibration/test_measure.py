@@ -19,6 +19,7 @@ from dpprobe.privacy.grid import GridSum
 from dpprobe.privacy.noise_calibration import calibrate
 from dpprobe.privacy.plan import Plan
 from dpprobe.privacy.target import Target
+from dpprobe.privacy.unit_words import unit_words
 from dpprobe.release.parts.calibration import measure as calibration
 from dpprobe.release.parts.calibration import noisy_counts
 from dpprobe.release.parts.calibration.measure import TEMPERATURE, calibration_mechanisms
@@ -200,6 +201,26 @@ def test_counts_of_four_classes_equal_a_plain_count() -> None:
     np.testing.assert_allclose(made["label_counts"], expected, atol=1.5)
     assert len(made["temperature"]) == 6
     assert (made["n"], made["together"]) == (3000, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "together", "said"),
+    [
+        (None, None, "Calibration uses the counts of the AUC, so it costs nothing more."),
+        (0.7, None, "Calibration costs test patients epsilon 0.7 and training patients nothing."),
+        (
+            0.7,
+            1.5,
+            "Calibration costs test patients epsilon 0.7 and training patients nothing. Together "
+            "with the test result it costs a test patient epsilon 1.5.",
+        ),
+    ],
+)
+def test_documents_state_what_a_calibration_costs(
+    epsilon: float | None, together: float | None, said: str
+) -> None:
+    block = {"epsilon": epsilon, "together": together}
+    assert calibration.show_calibration(block, unit_words("patient"), {})["sure"] == said
 
 
 def test_an_operating_point_is_of_the_class_that_it_names() -> None:
