@@ -41,6 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
     "least_squares": {"head": "least_squares"},
     "least_squares, two labels": {"head": "least_squares", "max_labels": 2, **PLAIN},
     "prototypes": {"head": "prototypes", "max_labels": 2},
+    "prototypes, two labels": {"head": "prototypes", "max_labels": 2, **PLAIN},
     "prototypes, channels": {"head": "prototypes", "normalize": CHANNELS, "max_row_norm": 1e-4},
     "prototypes, long": {"head": "prototypes", **PLAIN},
     "newton": {"head": "newton", "steps": 2, "class_priors": "released"},

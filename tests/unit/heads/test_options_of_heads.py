@@ -221,6 +221,7 @@ def test_groups_divide_the_features(normalize: dict[str, Any], key: str) -> None
         (RELEASED, 3, False, None),
         (RELEASED, 4, True, "class_priors: released needs one label per row"),
         ({"class_weights": WEIGHTS, "loss": "sigmoid"}, 3, True, "class_weights need one label"),
+        ({"class_weights": WEIGHTS, "loss": "sigmoid"}, 3, False, None),
     ],
 )
 def test_numbers_of_classes_fit_the_classes(
