@@ -44,6 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
     "prototypes, two labels": {"head": "prototypes", "max_labels": 2, **PLAIN},
     "prototypes, channels": {"head": "prototypes", "normalize": CHANNELS, "max_row_norm": 1e-4},
     "prototypes, long": {"head": "prototypes", **PLAIN},
+    "prototypes, whitened": {"head": "prototypes", "normalize": "whitened"},
     "newton": {"head": "newton", "steps": 2, "class_priors": "released"},
     "newton, clipped": {"head": "newton", "steps": 2, "max_grad_norm": 0.05, **PLAIN},
     "newton, sigmoid": {"head": "newton", "steps": 2, "max_grad_norm": None, **SIGMOID},
@@ -241,6 +242,16 @@ def test_a_fit_uses_no_sums_that_another_fit_cached(name: str) -> None:
             torch.testing.assert_close(sums_on(values, used), fresh, rtol=0, atol=0)
             compared += bool(fresh)
     assert compared
+
+
+@EACH
+def test_a_record_does_not_change_the_head(name: str) -> None:
+    rows = torch.randn(60, 30, generator=torch.Generator().manual_seed(0))
+    data = TrainingSet(rows, torch.arange(60) % CLASSES, CLASSES)
+    method = method_options(CASES[name])
+    plan = plan_for(method, data.n, 1.0)
+    recorded = fit_heads(method, data, plan, [1, 2], record=lambda *_: None)
+    np.testing.assert_array_equal(recorded.weights, fit_heads(method, data, plan, [1, 2]).weights)
 
 
 SGD_TUNED = {"head": "tuned", "base": SGD | {"batch_size": "full"}, "score_share": 0.2}

@@ -323,14 +323,6 @@ def test_history_follows_training(loss: str, average: Any) -> None:
     assert silent.history == []
 
 
-@pytest.mark.parametrize("normalize", ["none", "centred", "whitened"])
-def test_a_record_does_not_change_training(normalize: Any) -> None:
-    data, options = training_set(), Options(batch_size=12, steps=50, normalize=normalize)
-    plan = plan_for(options, data.n)
-    recorded = fit_heads(options, data, plan, SEEDS, record=lambda *_: None)
-    np.testing.assert_array_equal(recorded.weights, fit_heads(options, data, plan, SEEDS).weights)
-
-
 @pytest.mark.parametrize("most", [41, 50, 60])
 def test_the_loss_on_record_is_of_first_rows(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss covers whole blocks, here of 20 rows."""
