@@ -13,6 +13,7 @@ from dpprobe.data.images.image_files import EXTENSIONS, is_helper, is_image_file
 from dpprobe.data.sources import csv_files, imagefolder
 from dpprobe.data.sources.folder_parts import find_parts
 from dpprobe.data.sources.parquet_columns import PARQUET
+from dpprobe.draft.patient_folders import look_at_patients, numbered_notes
 from dpprobe.draft.seen_dataset import Line, Seen, check_counts, draft_companions, rare_notes
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
@@ -44,7 +45,10 @@ def look_at_folder(place: str) -> Seen:
         "source": Line(value="imagefolder"),
         "path": Line(value=place, comment=comment),
     }
-    keys |= _draft_exclude(options, listing, [])
+    if excluded := _draft_exclude(options, listing, []):
+        keys |= excluded
+    elif by_patient := look_at_patients(place, options, listing):
+        return by_patient
     drafted, told = draft_companions(place, keys)
     if drafted:
         words = cast("list[str]", drafted["companions"].value)
@@ -62,12 +66,14 @@ def look_at_folder(place: str) -> Seen:
         counts=dict(counts),
         images=counts.total(),
         notes=(
-            "a folder names no patients, so the unit of privacy is one image; if people have "
-            "several images, list them in a CSV with a column of patients and run init on that CSV",
+            "the folder names no patients, so the unit of privacy is one image; if people have "
+            "several images, sort them as <class>/<patient>/, or list them in a CSV with a column "
+            "of patients, and run init again",
             *told,
             *_describe_exclude(keys),
             *options.list_warnings(),
             *rare_notes(counts),
+            *numbered_notes(counts),
         ),
     )
 

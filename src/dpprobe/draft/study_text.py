@@ -63,7 +63,8 @@ NONPRIVATE = """\
     head: nonprivate"""
 RELEASE = """\
 # To publish one head (docs/release.md), uncomment these lines and run the command above with
-# `releases` after `--cores all`. A release spends its epsilon for good.
+# `releases` after `--cores all`. A release spends its epsilon for good. If you choose method and
+# epsilon before anyone sees a result, add `allow_useless: true`: then it looks at no result.
 # releases:
 #   {name}_v1:
 #     dataset: {dataset}

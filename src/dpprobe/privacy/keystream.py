@@ -1,10 +1,10 @@
 """Draws random words: a cipher's keystream, keyed by a seed or by the operating system.
 
-The words are the keystream of AES-256 in counter mode, from the library `cryptography`. Without the
-key, nobody can distinguish the words from independent uniform words, even after seeing other words
-of the stream. If AES-256 is secure, the noise has the distribution that the accountants assume. In
-benchmark mode the key derives from a published seed. For a release the operating system draws the
-key, and nothing stores it.
+The words are the keystream of AES-256 in counter mode, from the library `cryptography`. If AES-256
+is secure, nobody without the key can distinguish the words from independent uniform words, even
+after seeing other words of the stream, or noise from the distribution that the accountants assume.
+In benchmark mode the key derives from a published seed. For a release the operating system draws
+the key, and nothing stores it.
 """
 
 from __future__ import annotations

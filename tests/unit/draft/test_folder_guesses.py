@@ -48,7 +48,7 @@ def test_the_study_has_the_folder_s_files_and_classes(desk: Desk, counts: dict[s
     assert (drafted.keys["test_fraction"], drafted.keys["split_by"]) == (0.2, "id")
     share = 100 * max(counts.values()) / sum(counts.values())
     assert (f"an accuracy of {share:.1f}%\n" in drafted.said) == unequal
-    assert drafted.notes()[0].startswith("a folder names no patients")
+    assert drafted.notes()[0].startswith("the folder names no patients")
 
 
 @slowly

@@ -400,7 +400,8 @@ def _class_faults(
                 f"path: all folders in {where} ({in_words([*folders][:SHOWN])}) contain the "
                 f"folders {in_words(sorted(most)[:SHOWN])}, so the inner folders seem to be the "
                 "classes. If the outer folders are parts, name them train and test; if they are "
-                "the classes, put the images directly into them, or list the images in a CSV"
+                "the classes, put the images directly into them, or list the images in a CSV (if "
+                "the inner folders are patients, with a column of patients)"
             )
     for names in find_alike(sorted({folder for classes in files.values() for folder in classes})):
         yield (
