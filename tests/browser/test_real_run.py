@@ -167,7 +167,7 @@ def test_the_study_has_a_run_with_its_report(results: Path, server: str, browser
     assert_quiet(browser, server)
 
 
-def test_the_report_loads_nothing_from_elsewhere(results: Path, browser: Any) -> None:
+def test_the_report_loads_no_remote_resources_in_a_browser(results: Path, browser: Any) -> None:
     text = open_page(browser, (results / "report.html").as_uri(), "How it is computed")
     grid = [
         read_json(path)["summary"]["accuracy"]["mean"]

@@ -50,7 +50,7 @@ def test_each_stage_has_one_conda_file(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_has_what_its_packages_need_in_the_lock_s_versions(
+def test_each_stage_environment_pins_all_requirements_at_locked_versions(
     repository: Path, stage: str
 ) -> None:
     """Requirements come from the metadata of installed packages; development tools are excluded."""

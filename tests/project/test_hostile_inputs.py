@@ -61,7 +61,7 @@ def prepare(folder: Path, options: Any) -> SplitTable:
 # bundles
 
 
-def test_a_head_that_is_not_finite_or_overflows_predicts_nothing(tmp_path: Path) -> None:
+def test_a_head_with_nonfinite_weights_or_scores_makes_no_prediction(tmp_path: Path) -> None:
     folder = write_example(tmp_path / "bundle")
     Image.new("RGB", (8, 8), "white").save(tmp_path / "a.png")
     tensors = load_file(folder / HEAD_FILE)
@@ -160,7 +160,7 @@ def test_files_are_plain_at_every_door(tmp_path: Path, pipe: Path) -> None:
 # parquet
 
 
-def test_metadata_of_parquet_that_is_no_json_is_one_error(tmp_path: Path) -> None:
+def test_invalid_parquet_metadata_raises_a_config_error(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet")
     table = pq.read_table(path)
     for written in ("[" * 100_000, "{", json.dumps({"class_names": 5})):

@@ -457,7 +457,7 @@ def test_loops_of_links_in_a_folder_of_images(tmp_path: Path, links: dict[str, s
         '{"":0,"":0}',
     ],
 )
-def test_keys_that_stand_twice(tmp_path: Path, text: str) -> None:
+def test_duplicate_json_keys_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match="appears twice in one object"):
         parse_json(text)
     members = [
@@ -523,7 +523,7 @@ def test_numbers_that_have_one_reading_are_accepted(tmp_path: Path, text: str) -
     check_yaml(tmp_path / "a.yaml")
 
 
-def test_a_float_that_overflows_is_no_infinity(tmp_path: Path) -> None:
+def test_a_float_that_overflows_is_refused_rather_than_read_as_infinity(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("epsilons: [1.0e+400]")
     with pytest.raises(ConfigError, match=r"a\.yaml:1: 1\.0e\+400: too large for a number"):
         check_yaml(tmp_path / "a.yaml")

@@ -30,7 +30,9 @@ def test_each_fault_replaces_a_unique_text(bench: ModuleType, repository: Path) 
 
 
 @pytest.mark.parametrize("text", ["no such text", "from __future__ import annotations"])
-def test_a_text_must_stand_once(bench: ModuleType, repository: Path, text: str) -> None:
+def test_the_text_that_a_mutant_replaces_must_occur_exactly_once(
+    bench: ModuleType, repository: Path, text: str
+) -> None:
     edit = bench.Edit(text, "pass")
     mutant = bench.Mutant("a fault", (edit,), ("test_mutants.py",))
     with pytest.raises(bench.MutantError, match="does not occur exactly once"):

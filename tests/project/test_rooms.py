@@ -111,7 +111,7 @@ def test_no_room_imports_from_below(repository: Path, imports: list[Import]) -> 
     assert against == []
 
 
-def test_no_module_imports_itself_round_a_circle(imports: list[Import]) -> None:
+def test_modules_do_not_import_each_other_in_a_cycle(imports: list[Import]) -> None:
     edges: dict[str, set[str]] = {}
     for item in imports:
         if item.importer != item.imported:

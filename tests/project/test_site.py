@@ -132,7 +132,7 @@ def write_small_site(folder: Path, text: str) -> None:
         ("[x](docs/page.md#nowhere)", False),
     ],
 )
-def test_a_link_that_leads_nowhere_fails(link: str, builds: bool, tmp_path: Path) -> None:
+def test_a_broken_link_fails_the_docs_build(link: str, builds: bool, tmp_path: Path) -> None:
     write_small_site(tmp_path, link)
     done = run_program(
         [MKDOCS.with_name("python"), "-m", "mkdocs", "build"], cwd=tmp_path, check=False

@@ -450,7 +450,9 @@ def test_a_group_uses_its_requested_resources(slurm: Slurm, gpu: int, limit: str
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_job_needs_nothing_in_the_folder_of_its_snakemake(slurm: Slurm, many: bool) -> None:
+def test_a_submitted_job_does_not_need_snakemake_s_temporary_folder(
+    slurm: Slurm, many: bool
+) -> None:
     """If Snakemake ends with an error, it removes the folder while jobs wait in the queue."""
     path = script(slurm)
     folder, names = str(path.parent), ["in/a", "in/b c"]

@@ -150,7 +150,7 @@ def test_a_source_distribution_makes_the_same_wheel_without_git(tmp_path: Path) 
         assert f"dpprobe/{SHIPPED}/Snakefile" in archive.namelist()
 
 
-def test_an_installed_wheel_knows_its_version_and_files(
+def test_an_installed_wheel_finds_its_version_and_resource_files(
     wheel: Path, scripts: Path, tmp_path: Path
 ) -> None:
     code = (

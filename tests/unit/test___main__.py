@@ -91,7 +91,7 @@ def test_an_error_for_people_is_a_line(
         command("plan", ends=OSError(5, "x"))
 
 
-def test_a_stopped_command_says_so_and_a_closed_pipe_nothing(
+def test_an_interrupted_command_says_so_and_a_closed_pipe_prints_no_error(
     command: Callable[..., Any],
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -74,7 +74,7 @@ def test_each_device_is_tried_once_before_one_is_shared() -> None:
 
 
 @pytest.mark.parametrize("seen", ["", "0", "GPU-1a"])
-def test_there_is_nothing_to_choose_from_one(tmp_path: Path, seen: str) -> None:
+def test_no_device_is_reserved_if_fewer_than_two_are_visible(tmp_path: Path, seen: str) -> None:
     assert take_device({"CUDA_VISIBLE_DEVICES": seen}, nodes=FOUR, folder=tmp_path) is None
     assert not list(tmp_path.iterdir())
 

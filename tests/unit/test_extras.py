@@ -72,7 +72,9 @@ def test_a_dicom_file_asks_for_its_extra() -> None:
     assert str(told.value) == LINE
 
 
-def test_a_version_that_is_asked_for_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_version_names_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(extras, "clone_root", lambda: None)
     with (
         pytest.raises(MissingExtraError, match=r"package PIL .*\"dpprobe\[images\]\""),

@@ -30,7 +30,9 @@ SEARCH_RARELY = "from dpprobe.garbage_collection import search_rarely; search_ra
         (SEARCH_RARELY + "; import sys; sys.modules['triton'] = sys", ALL),
     ],
 )
-def test_nothing_is_searched_for_when_a_process_ends(before: str, printed: list[str]) -> None:
+def test_search_rarely_skips_garbage_collection_at_exit_unless_triton_is_loaded(
+    before: str, printed: list[str]
+) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", before + PAIR], capture_output=True, text=True, check=True
     )

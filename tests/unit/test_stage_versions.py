@@ -71,7 +71,7 @@ def test_a_raised_version_is_found_among_texts(
     assert all(each.new == {"training": 4, "statement": 7}[each.stage] for each in raised)
 
 
-def test_options_that_changed_as_well_are_told_apart() -> None:
+def test_is_only_raised_detects_other_changed_params() -> None:
     raised = [Raised("statement", 6, 7)]
     assert is_only_raised(raised, {"6"}, {"7"})
     assert not is_only_raised(raised, {"6", "2"}, {"7", "3"})

@@ -198,7 +198,7 @@ def clone(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return folder
 
 
-def test_a_raised_version_reruns_its_stage_and_a_newer_script_nothing(
+def test_a_raised_version_reruns_its_stage_but_a_newer_script_does_not(
     trained: Workspace, small: dict[str, Any], clone: Path
 ) -> None:
     trained.run(small, "heads")

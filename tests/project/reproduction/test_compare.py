@@ -107,7 +107,9 @@ def test_the_same_in_all_is_like_for_like() -> None:
         ({"private": False}, "hyperparameters searched on private images, not covered by ε"),
     ],
 )
-def test_whatever_differs_makes_a_stand_in(changes: dict[str, Any], part: str) -> None:
+def test_any_difference_from_the_published_setting_is_not_like_for_like(
+    changes: dict[str, Any], part: str
+) -> None:
     found = compared(printed(), known(), result(**changes))
     assert found.unlike == (part,)
     assert not found.like_for_like

@@ -211,7 +211,7 @@ def test_a_fault_names_what_is_wrong_and_what_to_write(case: str, ask: Ask) -> N
         assert re.match(pattern, fault), f"{fault} is not {pattern}"
 
 
-def test_datasets_with_one_label_stand_in_the_study_s_order(
+def test_single_label_datasets_are_listed_in_the_order_of_the_study(
     ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = ask()

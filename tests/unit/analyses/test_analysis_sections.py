@@ -107,7 +107,7 @@ def test_rare_classes_and_their_break_downs_are_shown(made: ReportedStudy) -> No
     ]
 
 
-def test_gaps_are_shown_with_their_difference_in_bold_where_it_stands_apart(
+def test_the_report_prints_significant_gap_differences_in_bold(
     made: ReportedStudy,
 ) -> None:
     path = write_fairness(made.results, gap=APART, names={"ink": "<i>"})
@@ -163,7 +163,9 @@ def test_laws_have_a_row_for_each_network_and_split(made: ReportedStudy) -> None
 
 
 @pytest.mark.parametrize("name", ["fairness", "audit", "long_tail"])
-def test_a_name_is_no_markup(made: ReportedStudy, name: str) -> None:
+def test_names_are_escaped_in_the_analysis_sections_of_the_report(
+    made: ReportedStudy, name: str
+) -> None:
     paths = {
         "fairness": lambda: write_fairness(made.results, gap=APART, names=HOSTILE),
         "audit": lambda: write_audit(

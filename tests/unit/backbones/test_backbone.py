@@ -68,7 +68,7 @@ def test_anything_else_is_refused_with_what_was_given(kind: str) -> None:
             compute(output, dimension=None)
 
 
-def test_a_layer_has_a_width_of_its_own() -> None:
+def test_the_width_of_a_layer_may_differ_from_the_backbone_s_dimension() -> None:
     wide = torch.zeros(3, 6)
     for dimension in (4, None):
         assert compute(ROWS, dimension=dimension, layer=wide, width=6)[1]["1"] is wide

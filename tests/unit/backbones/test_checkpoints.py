@@ -33,7 +33,7 @@ NO_WEIGHTS: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("shapes", [False, True])
 @pytest.mark.parametrize("name", NO_WEIGHTS)
-def test_a_file_without_weights_is_named_with_what_it_is(
+def test_an_error_describes_a_file_that_contains_no_weights(
     tmp_path: Path, name: str, shapes: bool
 ) -> None:
     content, said = NO_WEIGHTS[name]

@@ -88,7 +88,7 @@ def test_a_study_s_network_is_the_published_one(
     assert len(activations) == blocks + dense
 
 
-def test_it_computes_what_its_options_say_from_a_public_start() -> None:
+def test_a_convolutional_backbone_follows_its_options_and_weights_seed() -> None:
     backbone = load(**SMALL | {"preprocessing": {"size": 12, "mean": 0.5, "std": 0.25}})
     assert backbone.graph is not None
     weights = dict(backbone.graph.model.named_parameters())  # type: ignore[union-attr]
@@ -130,7 +130,7 @@ def test_images_that_are_not_square_are_resized_without_cropping(shape: tuple[in
     np.testing.assert_array_equal(seen.numpy(), np.asarray(squeezed)[None])
 
 
-def test_scattering_coefficients_enter_and_are_not_trained() -> None:
+def test_scattering_coefficients_feed_the_network_and_are_not_trained() -> None:
     backbone = load(**SCATTERED)
     size = {"size": 16, "J": 2, "L": 2, "color": "rgb"}
     plain = load(family="scattering", **size)

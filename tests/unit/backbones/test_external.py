@@ -27,7 +27,9 @@ VECTORS: dict[str, Any] = {"family": "external", "model": "speech-96", "each_by_
         ({"project": 9}, "project: "),
     ],
 )
-def test_options_that_promise_nothing_are_refused(change: dict[str, Any], said: str) -> None:
+def test_invalid_options_of_an_external_backbone_are_refused(
+    change: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         backbone_options(VECTORS | change)
 
@@ -48,7 +50,7 @@ def test_the_promise_must_be_written() -> None:
         ("one", ["vectors"], None),
     ],
 )
-def test_vectors_are_chosen_by_name(
+def test_the_option_or_the_backbone_names_the_vectors_to_use(
     wanted: str | None, known: list[str], chosen: str | None
 ) -> None:
     options = external.Options(**VECTORS | {"vectors": wanted})

@@ -318,7 +318,7 @@ def test_preprocessing_is_timms_with_the_study_s_changes() -> None:
     assert backbone.transform(noise((90, 70))).shape == (3, 32, 32)
 
 
-def test_one_channel_is_grey_with_constants_of_its_own() -> None:
+def test_a_one_channel_model_reads_grey_images_and_needs_one_mean_and_std() -> None:
     grey: dict[str, Any] = {"model_args": {"in_chans": 1, "img_size": 64}}
     backbone = load(**RANDOM, **grey, preprocessing={"mean": 0.5, "std": 0.5})
     found = {key: backbone.preprocessing[key] for key in ("color", "input_size", "mean", "std")}

@@ -243,7 +243,7 @@ def test_a_row_with_a_fault_is_named(rows: Rows, fault: str, options: dict[str, 
     assert line.replace("\0", r"\x00") == f"{where}, {path}: {row['detail']}; {remedy}"
 
 
-def test_one_id_may_stand_in_both_splits_and_a_wrong_label_is_reported_once(rows: Rows) -> None:
+def test_both_splits_may_share_an_id_and_a_wrong_label_is_reported_once(rows: Rows) -> None:
     assert not write_spoiled(rows, change(id="test-1"))
     (line,) = write_spoiled(rows, change(id="test-1", label=2), plain=True)
     assert re.fullmatch(r"train row 4 \(id test-1\), .*train4\.jpg: label 2 is not .*", line)

@@ -107,7 +107,7 @@ def test_an_option_s_fact_survives_a_manifest(fact: str) -> None:
     }
 
 
-def test_an_unknown_fact_is_no_default() -> None:
+def test_an_unknown_promise_fact_is_refused() -> None:
     """A later version's manifest may have a fact that this version would ignore."""
     with pytest.raises(TypeError):
         PromiseFacts.from_dict({"twins": 3})

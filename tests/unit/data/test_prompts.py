@@ -22,7 +22,7 @@ def test_a_sentence_for_each_template_and_class() -> None:
 
 
 @pytest.mark.parametrize("name", resources.read_yaml("prompts.yaml"))
-def test_every_named_set_speaks_of_the_class(name: str) -> None:
+def test_every_template_of_a_named_prompt_set_contains_the_class_name(name: str) -> None:
     prompts.check_prompts(name)
     templates = prompts.read_templates(name)
     assert len(set(templates)) == len(templates) > 0

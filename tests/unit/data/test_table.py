@@ -484,7 +484,7 @@ def test_tables_have_the_metadata_of_the_hub(kind: str, tmp_path: Path) -> None:
     assert found == {name: binary if "sha256" in name else text for name in found}
 
 
-def test_the_place_of_an_image_is_no_part_of_the_fingerprint(tmp_path: Path) -> None:
+def test_the_fingerprint_does_not_depend_on_where_images_are_stored(tmp_path: Path) -> None:
     images = [png(row) for row in range(3)]
     paths = [tmp_path / f"{row}.png" for row in range(3)]
     for path, data in zip(paths, images, strict=True):

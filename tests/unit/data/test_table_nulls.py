@@ -129,7 +129,7 @@ def test_damage_is_found_by_decoding(tmp_path: Path) -> None:
         make_options(tmp_path, {}, verify="hash")
 
 
-def test_null_examples_are_no_copies_and_have_no_hashes(tmp_path: Path) -> None:
+def test_null_examples_are_not_duplicates_and_have_no_hashes(tmp_path: Path) -> None:
     """Damaged files with equal bytes are not duplicates of each other."""
     tables = prepare(tmp_path, dict.fromkeys(range(8), b""), split_by="id")
     info = read_info(tables / "dataset.json")

@@ -141,7 +141,9 @@ def key_by(by: str, values: dict[str, Any]) -> str:
     return key
 
 
-def test_the_first_images_of_what_values_leave_are_no_units_of_a_release(tmp_path: Path) -> None:
+def test_images_are_refused_as_units_if_filters_precede_the_limit_per_patient(
+    tmp_path: Path,
+) -> None:
     """The limit applies after filters, so removing one image can let in another of its patient."""
     values = write_rows(tmp_path / "in", ROWS) | {"split_by": "id", "unit_column": "who"}
     bounded = values | {"max_images_per_patient": 1}

@@ -920,7 +920,7 @@ SCENES = [
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_nothing_is_deleted_that_a_run_a_stranger_or_a_release_may_need(
+def test_doctor_deletes_no_file_that_a_run_a_stranger_or_a_release_may_need(
     doctor: Doctor, scene: Callable[[], Calls]
 ) -> None:
     """Files of a newer dpprobe stay, too. Each line names the file, the fault and the remedy."""

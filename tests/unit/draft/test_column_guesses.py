@@ -77,5 +77,5 @@ def test_ages_are_ranges_only_if_a_run_can_read_numbers(ages: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["train other", "one two", "train", "test val"])
-def test_a_column_without_train_or_test_is_no_split(words: str) -> None:
+def test_a_column_without_train_and_test_values_is_not_used_as_split(words: str) -> None:
     assert guesses.guess_split(columns_of(split=words)) is None

@@ -30,7 +30,7 @@ def test_a_file_is_replaced_only_by_force(folder: Desk) -> None:
     assert folder.study("x.yaml").study == "x"
 
 
-def test_nothing_is_written_among_the_images(folder: Desk) -> None:
+def test_init_writes_no_study_among_the_images(folder: Desk) -> None:
     assert "the study would be among the images" in folder.init("x", "--output", "x/study.yaml")
     folder.monkeypatch.chdir(folder.folder / "x")
     assert "you are in the folder of the images" in folder.init(".")

@@ -150,7 +150,7 @@ def find_stops(source: Any) -> Iterator[int]:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("place", range(len(LYING)))
-def test_a_source_is_held_to_what_it_says(
+def test_inconsistent_array_sources_are_refused_and_not_booked(
     place: int, streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is booked for a source with wrong rows, or that can be read only once."""

@@ -322,7 +322,7 @@ def test_a_budget_without_a_finite_limit_is_refused(
         Budget(**{"delta": DELTA} | limit)
 
 
-def test_fits_of_a_classifier_are_booked_told_and_stopped(place: Path | None) -> None:
+def test_fits_on_one_budget_add_up_and_stop_at_its_limit(place: Path | None) -> None:
     """Fits of epsilon 0.3 add up as Gaussians; statements of the first fit include later fits."""
     budget = make_budget(place, max_epsilon=0.5)
     groups = [f"p{row // 3}" for row in range(60)]

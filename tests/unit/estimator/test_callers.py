@@ -397,7 +397,7 @@ def test_fits_in_workers_of_scikit_learn_are_refused(backend: str, tmp_path: Pat
     assert budget.compute_spent().entries == 0
 
 
-def test_a_pool_hides_callers() -> None:
+def test_a_fit_in_a_thread_pool_must_declare_its_public_steps() -> None:
     with ThreadPoolExecutor(1) as pool:
         with pytest.raises(PrivacyError, match=r"pass public_steps=\['concurrent'\]"):
             pool.submit(make_private().fit, X, Y).result()
@@ -430,7 +430,7 @@ def test_a_benchmark_takes_any_caller() -> None:
     assert make_pipeline(StandardScaler(), make_benchmark()).fit(X, Y).score(X, Y) > 0.5
 
 
-def test_a_pipeline_that_is_not_fitting_is_no_caller() -> None:
+def test_a_pipeline_step_may_fit_a_classifier_while_it_predicts() -> None:
     """A step may fit a classifier on its own rows while it predicts."""
     classifier = make_private()
 

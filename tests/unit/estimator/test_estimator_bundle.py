@@ -278,7 +278,7 @@ def test_a_fit_counts_later_fits_after_another_was_abandoned(
     assert now.epsilon > 2.0
 
 
-def test_a_bundle_that_hides_other_fits_is_not_verified(tmp_path: Path) -> None:
+def test_verification_fails_if_a_bundle_misstates_its_other_fits(tmp_path: Path) -> None:
     folder = save(fit(), tmp_path / "alone")
     statement = json.loads((folder / "privacy.json").read_text())
     for block in (fits_block(3), {"cells": 0, "epsilon": None, "uncovered": None}):

@@ -269,13 +269,15 @@ NO_NUMBERS: list[Any] = [
     ],
     ids=repr,
 )
-def test_a_number_is_read_as_it_is_written(given: Any, number: float) -> None:
+def test_python_and_numpy_numbers_are_read_without_float32_rounding(
+    given: Any, number: float
+) -> None:
     for read in (given_values.read_number("named", given), given_values.read_target(given)):
         assert (read, type(read)) == (number, float)
 
 
 @pytest.mark.parametrize("given", NO_NUMBERS, ids=lambda value: repr(value)[:12])
-def test_other_values_are_no_numbers(given: Any) -> None:
+def test_arguments_that_are_not_numbers_are_refused(given: Any) -> None:
     with pytest.raises(given_values.NumberError, match="^named .*pass one number") as caught:
         given_values.read_number("named", given)
     assert isinstance(caught.value, ConfigError)

@@ -356,7 +356,7 @@ def test_other_rows_with_the_labels_of_a_store_give_a_warning_and_no_promise(
         assert head.plan_.patients is None
 
 
-def test_equal_labels_of_a_store_without_facts_are_no_matter(tmp_path: Path) -> None:
+def test_equal_labels_of_a_store_without_patients_give_no_warning(tmp_path: Path) -> None:
     open_labelled(tmp_path, SORTED, PromiseFacts(split_rule="id, seed 0, fraction 0.2"))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", f".*{EQUAL_LABELS}")
@@ -413,7 +413,7 @@ def test_columns_that_were_mixed_are_warned_of(
         make_head().fit(change(store.read()), SORTED)
 
 
-def test_columns_that_follow_the_labels_are_no_names(tmp_path: Path) -> None:
+def test_columns_that_follow_the_labels_do_not_identify_a_store(tmp_path: Path) -> None:
     features = separable(LABELS, DIMENSION, seed=0, apart=1e4).astype(np.float32)
     path = tmp_path / "features/clinic/pixels/train"
     write_split(path, features, LABELS, promise=PromiseFacts())
@@ -423,7 +423,7 @@ def test_columns_that_follow_the_labels_are_no_names(tmp_path: Path) -> None:
     assert known_rows.find_origins(followers, LABELS) == []
 
 
-def test_columns_of_few_rows_per_class_are_not_compared(tmp_path: Path) -> None:
+def test_columns_are_not_compared_if_there_are_few_rows_per_class(tmp_path: Path) -> None:
     """With one free row beyond the classes, any two columns correlate perfectly."""
     labels = np.append(np.arange(20), 0)
     features = separable(labels, 20, seed=0).astype(np.float32)
@@ -462,7 +462,7 @@ def test_an_added_ledger_counts(tmp_path: Path) -> None:
     assert clinic.compute_spent().epsilon == films.compute_spent().epsilon == both > 1.2
 
 
-def test_two_datasets_that_share_people_are_not_joined(tmp_path: Path) -> None:
+def test_rows_of_two_datasets_that_share_people_are_refused(tmp_path: Path) -> None:
     clinic = open_store(tmp_path, PromiseFacts(same_units_as="films"))
     films = open_store(tmp_path, PromiseFacts(), dataset="films", seed=1)
     rows = np.concatenate([clinic.read(), films.read()])

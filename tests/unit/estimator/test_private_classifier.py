@@ -276,7 +276,7 @@ def reach(start: object) -> list[object]:
 @pytest.mark.parametrize(
     "head", [classifiers.FAST, {"head": "sgd", "batch_size": 30, "steps": 5}, "auto"]
 )
-def test_nothing_of_the_rows_is_kept(kind: str, head: Any) -> None:
+def test_a_fitted_classifier_keeps_no_training_rows(kind: str, head: Any) -> None:
     X, y = make_rows()
     make = make_private if kind == "private" else make_benchmark
     fitted = make(head=head, unit="group").fit(X, y, groups=GROUPS)

@@ -109,7 +109,7 @@ def test_a_bundle_is_verified_with_all_that_is_named(monkeypatch: pytest.MonkeyP
     assert given == ((Path("b"),), named | {"predecessors": [Path("x"), Path("y")]})
 
 
-def test_importing_the_package_imports_nothing() -> None:
+def test_importing_dpprobe_imports_no_heavy_package() -> None:
     """Plans, shell completion, budgets and refusals must not wait for torch."""
     program = """
         import sys
@@ -259,7 +259,7 @@ def test_the_reference_page_equals_the_docstrings(repository: Path) -> None:
     assert (repository / "docs/python-reference.md").read_text() == page, "run `make schema`"
 
 
-def test_every_documented_argument_is_one(repository: Path) -> None:
+def test_every_documented_argument_is_in_the_signature(repository: Path) -> None:
     """Arguments come from docstrings, and signatures from the code: both must have each name."""
     page = (repository / "docs/python-reference.md").read_text()
     for section in re.split(r"^##+ ", page, flags=re.MULTILINE)[1:]:

@@ -83,7 +83,9 @@ def test_an_exhibit_has_a_caption_where_the_report_shows_it(exhibit: Exhibit) ->
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_every_study_knows_its_exhibits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_two_exhibits_of_a_study_make_the_same_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No two exhibits make the same file, and the wildcards of each file are filled in."""
     monkeypatch.chdir(CONFIG)
     files = StudyFiles(read_study(path), results="r")

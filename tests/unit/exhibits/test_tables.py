@@ -11,7 +11,7 @@ import pytest
 from dpprobe.exhibits import tables
 
 
-def test_latex_prints_a_command_as_it_is_typed() -> None:
+def test_latex_tables_print_commands_verbatim() -> None:
     column = tables.Column(title="x")
     note = "Run `snakemake --cores all --configfile 'a b.yaml'`, or not -- as you like."
     table = tables.Table(name="one", title="One", columns=(column,), rows=[], notes=[note])

@@ -630,7 +630,7 @@ def test_selected_features_are_the_extracted_ones(
         np.testing.assert_array_equal(selected.read(layer=layer), extracted.read(layer=layer))
 
 
-def test_rows_that_are_not_the_wholes_are_refused(tmp_path: Path) -> None:
+def test_rows_of_a_part_that_differ_from_the_whole_dataset_are_refused(tmp_path: Path) -> None:
     whole = write_dataset(tmp_path / "whole", [png(5 * row) for row in range(20)])
     stored = extract(whole, tmp_path / "a")
     others = write_dataset(tmp_path / "others", [png(5 * row + 1) for row in range(20)])
@@ -723,7 +723,7 @@ VECTORS = {"a": np.ones(2, np.float32), "b": np.arange(3, dtype=np.float32)}
 
 @pytest.mark.parametrize("name", VECTORS)
 @pytest.mark.parametrize("dimension", [None, 2, 3])
-def test_a_row_s_vector_is_read_by_name_and_has_the_stated_length(
+def test_a_named_vector_is_read_and_must_have_the_stated_length(
     name: str, dimension: int | None
 ) -> None:
     content = pack_vectors(VECTORS)

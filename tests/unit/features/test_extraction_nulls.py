@@ -154,7 +154,7 @@ def test_a_store_without_nulls_has_the_other_rows(tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole.labels, labels)
 
 
-def test_null_examples_are_near_nothing(tmp_path: Path) -> None:
+def test_null_examples_have_no_near_duplicates(tmp_path: Path) -> None:
     """Null examples match neither public images nor public null examples, which lack a hash too."""
     splits = []
     for name, nulls in (("private", (0, 3)), ("public", (0, 5))):

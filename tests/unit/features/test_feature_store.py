@@ -208,7 +208,7 @@ def stream_all(manifest: Path) -> None:
 
 @pytest.mark.parametrize("read", [read_all, stream_all])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_shard_is_refused_by_name(
+def test_an_error_names_a_damaged_feature_shard(
     tmp_path: Path, damage: Callable[[Path], None], read: Callable[[Path], None]
 ) -> None:
     """Readers refuse any damage; the manifest's job also refuses edits with updated hashes."""

@@ -33,7 +33,9 @@ def test_rows_of_a_file_are_read_in_blocks_and_one_by_one(tmp_path: Path, kind: 
     [np.ones(4), np.ones((2, 3, 4)), np.ones((0, 4)), np.array([["a"]]), np.array([[1j]])],
     ids=["one axis", "three axes", "no row", "text", "complex"],
 )
-def test_arrays_that_are_no_rows_are_refused(tmp_path: Path, values: Any) -> None:
+def test_public_arrays_that_are_not_rows_of_numbers_are_refused(
+    tmp_path: Path, values: Any
+) -> None:
     np.save(tmp_path / "public.npy", values)
     with refuses(DataError, "public.npy", "np.save"):
         open_rows(tmp_path / "public.npy")

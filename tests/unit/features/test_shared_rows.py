@@ -97,7 +97,7 @@ def test_rows_that_were_negated_or_shifted_are_still_one(mean: float) -> None:
 
 
 @pytest.mark.parametrize("mean", [0.0, 3.0])
-def test_other_rows_are_not_however_near_they_lie(mean: float) -> None:
+def test_similar_but_different_rows_are_not_counted_as_shared(mean: float) -> None:
     private = rows_of(0, 20 * ROWS, mean=mean)
     assert shared(rows_of(1, 20 * ROWS, mean=mean), private) == 0
     assert shared(-rows_of(1, 20 * ROWS, mean=mean), private) == 0
@@ -123,7 +123,7 @@ def test_the_part_is_of_the_smaller_side_s_different_rows() -> None:
     assert shared(repeated, private) == pytest.approx(1 / ROWS)
 
 
-def test_rows_of_zeros_and_what_is_no_number_are_nobody_s_and_hide_none() -> None:
+def test_zero_and_nonfinite_rows_are_never_shared_and_hide_no_shared_rows() -> None:
     private = rows_of(0)
     unusable = np.zeros((50, DIMENSION), np.float32)
     unusable[::3] *= -1

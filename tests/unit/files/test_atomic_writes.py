@@ -45,7 +45,7 @@ def test_a_failed_write_keeps_the_earlier_file_and_adds_no_other_file(
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_write_removes_what_ended_writers_left_of_its_own_file(
+def test_a_write_removes_partial_files_of_ended_writers_of_the_same_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def signal(process: int, number: int, send: Any = os.kill) -> None:

@@ -18,7 +18,7 @@ from dpprobe.errors import DataError, DiskError, may_pass
 from dpprobe.files import disk_errors
 
 
-def test_other_errors_are_not_waited_for(tmp_path: Path) -> None:
+def test_disk_errors_other_than_a_full_disk_are_not_retried(tmp_path: Path) -> None:
     write = Mock(side_effect=OSError(errno.EROFS, os.strerror(errno.EROFS)))
     with pytest.raises(DiskError, match="mount the disk for writing"):
         disk_errors.when_there_is_room(tmp_path, 1, write)

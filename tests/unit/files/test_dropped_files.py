@@ -76,7 +76,7 @@ def test_files_that_another_study_lists_stay(results: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["edited", "foreign", "never listed"])
-def test_files_that_are_not_certainly_of_this_study_stay(results: Path, kind: str) -> None:
+def test_edited_foreign_or_unlisted_files_are_not_removed(results: Path, kind: str) -> None:
     place = results / "figures/d/tsne_b.png"
     if kind != "never listed":
         remove_dropped(results, "s", shown("a", "b"))
@@ -93,7 +93,7 @@ def test_files_that_are_not_certainly_of_this_study_stay(results: Path, kind: st
     assert list_changed(locate_record(results / "logs/plot_accuracy/d.log", results), results) == []
 
 
-def test_a_damaged_list_removes_nothing(results: Path) -> None:
+def test_a_damaged_list_of_files_removes_no_file(results: Path) -> None:
     remove_dropped(results, "s", shown("a", "b"))
     (listed,) = (results / FOLDER).iterdir()
     for text in ("", "[]", '{"files": 3}'):

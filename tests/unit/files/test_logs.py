@@ -170,7 +170,7 @@ STAYING = [
 ]
 
 
-def test_only_what_nobody_need_mend_is_tried_again() -> None:
+def test_only_errors_that_may_pass_without_changes_are_retried() -> None:
     assert [error for error in [*PASSING, *STAYING] if may_pass(error)] == PASSING
 
 

@@ -98,7 +98,9 @@ def test_published_results_are_kept_once_under_their_fingerprint(
         '{"fingerprint": "x", "files": {"../metrics.json": 1}}',
     ],
 )
-def test_what_is_no_whole_result_is_not_kept(tmp_path: Path, content: str | None) -> None:
+def test_incomplete_or_damaged_results_are_not_added_to_the_store(
+    tmp_path: Path, content: str | None
+) -> None:
     record = tmp_path / "metrics.json"
     if content is not None:
         record.write_text(content)
@@ -106,7 +108,7 @@ def test_what_is_no_whole_result_is_not_kept(tmp_path: Path, content: str | None
     assert not [path for path in tmp_path.glob(".cells/*") if path.name[0] != "."]
 
 
-def test_results_that_nobody_publishes_are_named(tmp_path: Path) -> None:
+def test_unpublished_results_in_the_store_are_listed(tmp_path: Path) -> None:
     assert list_unpublished(tmp_path) == []
     former = write_result(locate_stored(tmp_path, "former"), fingerprint="former")
     write_result(locate_stored(tmp_path, "abc"), fingerprint="abc")

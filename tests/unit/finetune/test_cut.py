@@ -299,7 +299,7 @@ def extract(
     return FeatureStore(manifest)
 
 
-def test_features_are_no_activations() -> None:
+def test_features_are_not_accepted_as_stored_activations() -> None:
     store: Any = SimpleNamespace(preprocessing={"color": "RGB"}, path="here")
     with pytest.raises(StoreError, match="here: has features of a whole backbone instead of"):
         cut_shape(store)

@@ -187,7 +187,7 @@ class Faint(nn.Module):
         ("1.weight", [1, -1, 1]),
     ],
 )
-def test_a_wrong_rule_for_any_row_is_refused_by_name(
+def test_an_error_names_the_parameter_whose_gradient_is_wrong_for_any_row(
     name: str, factors: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = small(Faint())
@@ -399,7 +399,7 @@ def multiply(x: torch.Tensor) -> torch.Tensor:
         (lambda: OfBatch(lambda x: x[:, None]), r"scores have shape \(8, 1, 3\) for 8 rows"),
     ],
 )
-def test_layers_without_a_right_gradient_by_row_are_refused_by_name(
+def test_layers_without_correct_per_example_gradients_are_refused(
     layer: Callable[[], nn.Module], said: str, precision: str
 ) -> None:
     network = small(nn.Conv2d(4, 4, 1), layer())

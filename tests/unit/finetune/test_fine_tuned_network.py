@@ -507,7 +507,7 @@ def test_gradients_flow_through_the_normalisation_of_features(spec: Normalisatio
     torch.testing.assert_close(inputs.grad.double(), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_what_is_no_network_of_bytes_is_refused() -> None:
+def test_a_backbone_that_is_not_a_network_of_image_bytes_is_refused() -> None:
     with pytest.raises(ConfigError, match="the backbone is not a network"):
         build(load(family="pixels", size=4), tune="all")
     backbone = timm_backbone("vit")

@@ -158,7 +158,7 @@ def test_half_of_the_views_are_mirrored_and_all_shifts_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("memory_mb", [100, 0])
-def test_an_image_of_another_size_is_refused_by_name(tmp_path: Path, memory_mb: int) -> None:
+def test_an_error_names_the_image_whose_size_differs(tmp_path: Path, memory_mb: int) -> None:
     source = write_images(tmp_path, odd=True)
     with pytest.raises(DataError, match=r"n row 7 \(id train-7\): the image has shape \[3, 8, 6\]"):
         images_of(source, memory_mb=memory_mb).read_batch(np.arange(ROWS), step=None)

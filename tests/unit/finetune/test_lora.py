@@ -120,7 +120,7 @@ def test_lora_is_added_at_its_targets_and_initialised_by_seed_and_layer() -> Non
     assert float(large.abs().max()) < 2.4  # from a truncated distribution
 
 
-def test_lora_without_a_layer_or_a_call_is_refused_by_name() -> None:
+def test_lora_without_a_matching_layer_or_a_direct_call_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no linear layer of small ends in 'fc1'; choose from"):
         lora(Small(), "qkv", "fc1")
     shown = ["d.a.b.fc", "d.a.b.proj", "c.b.fc", "head", "1.2", "x.3"]
@@ -149,7 +149,7 @@ def test_lora_without_a_layer_or_a_call_is_refused_by_name() -> None:
         check_reached(model, lambda: model(filled(3, 2)), name="small")
 
 
-def test_batch_norms_are_not_taken_for_normalisations_that_stay() -> None:
+def test_find_normalisations_skips_batch_norms() -> None:
     kept = [nn.RMSNorm(3), RmsNorm(3), SimpleNorm(3), nn.GroupNorm(1, 3), LayerNorm2d(3)]
     model = nn.Sequential(BatchNormAct2d(3), *kept, nn.Linear(3, 3))
     assert list(find_normalisations(model)) == kept

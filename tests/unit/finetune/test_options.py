@@ -238,7 +238,7 @@ def test_a_probe_has_its_share_of_the_budget(
         ({"blocks": 3}, {"views": 4, "pad": 2}, False, None),
     ],
 )
-def test_training_starts_from_what_is_stored_where_nothing_before_it_changes(
+def test_training_uses_stored_activations_if_earlier_layers_do_not_change(
     tune: Any, augment: Any, cut: bool, blocks: int | None
 ) -> None:
     options = of(tune=tune, augment=augment)

@@ -229,7 +229,7 @@ def test_run_ranks_raises_if_a_process_lacks_a_separate_gpu(
         run_ranks(partial(note_and_wait, folder=Path()), 2, device="cuda")
 
 
-def test_an_engine_that_adds_up_by_itself_is_refused() -> None:
+def test_an_engine_that_sums_gradients_itself_is_refused_with_several_processes() -> None:
     options = network_options().model_copy(update={"engine": "opacus"})
     inputs = inputs_of({})
     with pytest.raises(ConfigError, match=r"processes: 2, but engine opacus.*`processes: 1`"):

@@ -488,7 +488,7 @@ def test_sums_equal_those_of_single_rows_in_any_physical_batch(
         assert flat(network.trained).tolist() == flat(trained.state).tolist()
 
 
-def test_each_step_takes_views_of_its_own() -> None:
+def test_each_physical_batch_is_read_with_its_step_and_augmented_views() -> None:
     model, values = CASES[0]
     taken: list[tuple[int | None, tuple[int, ...]]] = []
 

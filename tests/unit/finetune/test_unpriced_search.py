@@ -142,7 +142,9 @@ def test_there_is_one_writer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, -math.inf, math.inf])
-def test_a_trial_that_diverged_is_worst_and_stops_nothing(tmp_path: Path, bad: float) -> None:
+def test_a_diverged_trial_ranks_worst_and_does_not_stop_the_search(
+    tmp_path: Path, bad: float
+) -> None:
     def one_good(options: Options, number: int) -> float:  # noqa: ARG001
         return 0.01 if number == 3 else bad
 
@@ -153,7 +155,7 @@ def test_a_trial_that_diverged_is_worst_and_stops_nothing(tmp_path: Path, bad: f
         best_trial(trials[:3])
 
 
-def test_values_that_python_calls_equal_are_told_apart() -> None:
+def test_a_search_distinguishes_int_and_float_values_that_compare_equal() -> None:
     options = searched(search={"trials": 2, "space": {"learning_rate": [1, 1.0, 2]}})
     assert options.search is not None
     trials = [Trial(number=0, values={"learning_rate": 1.0}, score=0.5)]

@@ -86,7 +86,7 @@ def test_rows_of_the_exact_engine_stay_on_the_cpu(wrap: Any) -> None:
     epsilon=st.floats(0.01, 100),
     exact=st.booleans(),
 )
-def test_planning_knows_where_auto_computes_before_it_chooses(
+def test_auto_is_placed_on_the_same_device_before_and_after_its_choice(
     n: int, dimension: int, classes: int, multi_label: bool, epsilon: float, exact: bool
 ) -> None:
     sizes = {"n": n, "dimension": dimension, "classes": classes}

@@ -177,7 +177,7 @@ def test_a_seed_s_head_does_not_depend_on_other_seeds(name: str, noise: float) -
         (WHOLE["tuned"] | {"base": WHOLE["sgd exact whitened"]}, 0.0, 3),
     ],
 )
-def test_one_fit_serves_all_seeds_that_change_nothing(
+def test_seeds_share_one_fit_unless_the_fit_depends_on_the_seed(
     values: dict[str, Any], noise: float, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only seeds with their own statistics need a fit; at epsilon inf all fits are often equal."""

@@ -249,7 +249,7 @@ def test_an_optimiser_derived_from_sgd_takes_its_own_steps() -> None:
     np.testing.assert_allclose(weights[0], weights[1], rtol=1e-4, atol=1e-6)
 
 
-def test_divergence_is_an_error_that_says_so() -> None:
+def test_divergence_raises_an_error_that_names_the_learning_rate() -> None:
     data = training_set()
     options = Options(batch_size="full", steps=5, learning_rate=1e38)
     with pytest.raises(ConfigError, match=r"diverged at learning_rate 1e\+38"):

@@ -173,7 +173,7 @@ def test_cross_validation_takes_the_penalty_that_predicts_best() -> None:
     assert alone.history[0]["penalty"] == 1e-2, "no fold trains on no row"
 
 
-def test_a_patient_s_image_in_copies_changes_nothing() -> None:
+def test_duplicated_images_of_a_patient_do_not_change_the_head() -> None:
     once = training_set(120)
     assert once.features is not None
     copies = np.random.default_rng(0).integers(1, 30, size=120)

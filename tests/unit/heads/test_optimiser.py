@@ -50,7 +50,7 @@ def test_steps_are_pytorch_s(make: Any, reference: Any, options: dict[str, Any])
         torch.testing.assert_close(weights, wanted.detach(), rtol=1e-12, atol=1e-12)
 
 
-def test_a_gradient_of_zero_moves_nothing() -> None:
+def test_a_zero_gradient_changes_no_weights() -> None:
     for optimiser in (Adam(beta1=0.9, beta2=0.9, eps=1e-8), Lamb(beta1=0.9, beta2=0.9, eps=1e-8)):
         weights = start()
         optimiser.step(weights, torch.zeros(SHAPE, dtype=torch.float64), 0.1)

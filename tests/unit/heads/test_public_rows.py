@@ -78,7 +78,7 @@ def test_the_centre_is_shrunk_towards_the_public_mean(
     np.testing.assert_allclose(centre, mean + kept * distance, atol=1e-6)
 
 
-def test_without_noise_public_rows_change_nothing(tmp_path: Path) -> None:
+def test_public_rows_do_not_change_a_head_without_noise(tmp_path: Path) -> None:
     np.save(path := tmp_path / "public.npy", -50 * draw_rows(40, 1))
     heads, _ = fit_with(path, 0.0, kind="centred", public=str(path))
     alone, _ = fit_with(path, 0.0, kind="centred")

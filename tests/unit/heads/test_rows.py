@@ -250,7 +250,7 @@ def test_a_quiet_channel_is_not_blown_up() -> None:
         assert actual.norms.isfinite().all()
 
 
-def test_noise_below_zero_is_no_deviation() -> None:
+def test_a_negative_noisy_variance_is_replaced_by_the_floor() -> None:
     value = Channels(channels=2000, max_mean_norm=1.0, max_deviation_norm=1.0)
     arrays = released(torch.zeros(5, 2000), noise=1.0, value=value).transform.arrays
     at_floor = (arrays[CHANNEL_DEVIATIONS] - value.floor**0.5).abs() < 1e-6
@@ -437,7 +437,7 @@ def test_classes_along_quiet_directions_are_learned(engine: str) -> None:
     assert accuracy("whitened") > accuracy("centred") + 0.1
 
 
-def test_a_seed_has_releases_to_itself_and_a_record_the_heads_that_are_returned() -> None:
+def test_the_head_of_a_seed_does_not_depend_on_other_seeds_and_is_the_recorded_head() -> None:
     data, method = TrainingSet(*quiet_classes(), K), momentum.Options(normalize="whitened", steps=3)
     seen: list[torch.Tensor] = []
 

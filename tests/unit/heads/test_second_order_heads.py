@@ -242,7 +242,7 @@ def descent_of(options: newton.Options, features: torch.Tensor, labels: torch.Te
         ("sigmoid", None, 1, 1.0),
     ],
 )
-def test_bounds_that_gradients_have_by_themselves_clip_nothing(
+def test_the_inherent_gradient_bound_clips_no_gradients(
     loss: Any, bias: Any, steps: int, bound: float
 ) -> None:
     """The bound is derived correctly and causes no bias: the clipped sum equals the plain sum."""

@@ -55,7 +55,7 @@ def test_the_table_has_the_kept_lead_and_the_accuracy_of_each_choice() -> None:
     assert "less than 2 points: unknown, because no public set came that close" in text
 
 
-def test_warnings_and_too_few_units_stand_above_the_table() -> None:
+def test_warnings_and_too_few_units_are_printed_above_the_table() -> None:
     lines = plan_in_words(made(warnings=("delta",), too_few=True, would_do=4321)).splitlines()
     assert lines[2:5] == [
         "warning: delta",

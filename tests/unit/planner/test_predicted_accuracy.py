@@ -66,7 +66,7 @@ def test_predictions_start_from_a_measured_share(place: float) -> None:
     assert (n_to_keep(SETTING, share + 0.01, start=start) or 10**9) > SETTING.n
 
 
-def test_a_share_outside_the_range_is_no_start() -> None:
+def test_a_share_outside_the_predicted_range_is_not_used_as_start() -> None:
     kept = predict(SETTING)
     assert Start.of_measured(SETTING, kept.low - 0.01) is None
     assert Start.of_measured(SETTING, kept.high + 0.01) is None

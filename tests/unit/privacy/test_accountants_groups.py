@@ -82,7 +82,9 @@ def test_the_profile_depends_on_no_order() -> None:
 
 
 @pytest.mark.parametrize("selection", [None, best_of(10)])
-def test_at_a_rate_near_one_sampling_hides_no_group(selection: Selection | None) -> None:
+def test_the_group_epsilon_near_sampling_rate_one_matches_rate_one(
+    selection: Selection | None,
+) -> None:
     whole, nearly = (
         accountants.group_epsilon([gaussians(5.0, rate, 3)], DELTA, 4, selection=selection)
         for rate in (1.0, 1 - 1e-9)

@@ -72,13 +72,13 @@ def test_epsilon_is_infinite_without_noise_and_zero_without_releases() -> None:
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, math.nan])
-def test_a_delta_that_is_no_probability_is_refused(delta: float) -> None:
+def test_delta_must_lie_strictly_between_0_and_1(delta: float) -> None:
     with pytest.raises(PrivacyError, match=f"delta {delta!r}: must lie between 0 and 1"):
         compute_epsilon(WHOLE, delta, "pld")
     assert compute_epsilon(WHOLE, 0.999, "pld") == 0.0
 
 
-def test_an_accountant_that_cannot_price_is_refused_by_name() -> None:
+def test_an_error_names_an_accountant_that_cannot_compute_the_price() -> None:
     with pytest.raises(PrivacyError, match=f"'gdp': choose one of {', '.join(ACCOUNTANTS)}"):
         compute_epsilon(WHOLE, DELTA, "gdp")
     with pytest.raises(PrivacyError, match="mechanism 'g' samples its rows.* write 'pld'"):

@@ -225,7 +225,7 @@ def test_the_key_holds_what_the_answer_depends_on_and_no_more(
 
 
 @pytest.mark.parametrize("damage", ["truncate", "edit", "format", "swap", "[]", "{}", '"text"'])
-def test_a_damaged_answer_is_refused_by_name(tmp_path: Path, damage: str) -> None:
+def test_an_error_names_a_damaged_noise_calibration_file(tmp_path: Path, damage: str) -> None:
     solve([relative(1.0, 3)], 2.0, tmp_path)
     (file,) = tmp_path.iterdir()
     if damage == "truncate":

@@ -52,7 +52,7 @@ def test_divergences_are_opacus_s_to_the_last_bit(noise: float, rate: float, ste
     assert ours.tolist() == compute_rdp(orders=orders, **given).tolist()
 
 
-def test_pricing_imports_neither_torch_nor_the_rest_of_opacus(repository: Path) -> None:
+def test_computing_epsilon_imports_neither_torch_nor_opacus(repository: Path) -> None:
     program = """
 import sys
 from dpprobe.privacy.accountants import compute_epsilon

@@ -13,6 +13,6 @@ STORED = Path(__file__).parents[2] / "stored"
 
 
 @pytest.mark.parametrize("name", ["bundle-1/head.safetensors", "cell-4/heads.safetensors"])
-def test_heads_of_earlier_versions_are_no_public_start(name: str) -> None:
+def test_heads_of_earlier_versions_are_refused_as_init_file(name: str) -> None:
     with pytest.raises(PrivacyError, match="trained on private rows of "):
         check_unmarked(STORED / name, option="init_file", written=name)

@@ -96,7 +96,7 @@ def test_a_seed_s_noise_does_not_depend_on_who_else_trains() -> None:
     assert torch.equal(alone[0], beside[1])
 
 
-def test_unpriced_sums_are_not_released() -> None:
+def test_more_or_fewer_releases_than_epsilon_covers_are_refused() -> None:
     taken = releases(mechanism("a", count=2))
     with pytest.raises(PrivacyError, match="0 noisy releases were made, but epsilon covers 2"):
         taken.check_counts()
@@ -108,7 +108,7 @@ def test_unpriced_sums_are_not_released() -> None:
         taken.release_gaussian("b", zero(2, 3))
 
 
-def test_without_a_promise_there_is_neither_noise_nor_clipping() -> None:
+def test_a_plan_without_privacy_adds_no_noise_and_does_not_clip() -> None:
     taken = releases(mechanism("a", noise=0.0))
     sums = torch.arange(6.0, dtype=torch.float64).reshape(2, 3) / 7
     assert torch.equal(taken.release_gaussian("a", GridSum(sums)), sums)
@@ -227,7 +227,7 @@ def test_an_observer_sees_the_float32_sums_of_a_head_by_seed() -> None:
     assert seen == [("a", 3, [1.0, 2.0]), ("a", 2, [3.0, 4.0])]
 
 
-def test_a_part_of_a_fit_has_its_sources_and_counts_by_itself() -> None:
+def test_a_part_of_a_fit_shares_its_sources_but_counts_its_own_releases() -> None:
     """Noise from public seeds could be subtracted from a release."""
     shared, observer = (cast(Any, SimpleNamespace()) for _ in range(2))
     for given in ({"entropy": SystemEntropy(), "shared": shared}, {"observer": observer}):
@@ -240,7 +240,7 @@ def test_a_part_of_a_fit_has_its_sources_and_counts_by_itself() -> None:
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 2.0**53 + 2, -(2.0**60)])
-def test_sums_that_cannot_be_counted_are_not_released(value: float) -> None:
+def test_nonfinite_or_too_large_sums_are_not_released(value: float) -> None:
     sums = torch.zeros(2, 3, 3, dtype=torch.float64)
     sums[1, 0, 2] = value
     for release in ("release_gaussian", "release_symmetric"):

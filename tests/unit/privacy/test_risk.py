@@ -206,7 +206,7 @@ def test_nearly_everything_is_permitted_at_most_at_the_largest_epsilon(tmp_path:
     assert risk.to_epsilon(1e-10) == LARGEST_EPSILON, "the formula gives more"
 
 
-def test_an_epsilon_of_a_risk_names_it_also_as_a_copy() -> None:
+def test_an_epsilon_derived_from_a_risk_names_the_risk_after_copying() -> None:
     epsilon = RiskEpsilon(0.9318, "advantage-0.1", DELTA)
     for each in (epsilon, copy.deepcopy(epsilon), pickle.loads(pickle.dumps(epsilon))):
         assert each == 0.9318
@@ -369,14 +369,16 @@ RATE = RiskEpsilon(3.2132, "tpr-0.0125-at-0.001", DELTA)
         ),
     ],
 )
-def test_a_budget_in_words_names_its_risk(budget: float, cell: str, row: str, title: str) -> None:
+def test_a_budget_derived_from_a_risk_is_written_with_the_risk(
+    budget: float, cell: str, row: str, title: str
+) -> None:
     assert budget_words(budget) == cell
     assert risk.row_words(budget, "ε = ") == row
     assert risk.budget_title(budget_token(budget)) == title
     assert risk.budget_title("0.5", "epsilon ") == "epsilon 0.5"
 
 
-def test_an_advantage_in_full_says_what_it_allows_about_rare_units() -> None:
+def test_an_advantage_budget_states_its_bound_on_the_tpr_at_low_fpr() -> None:
     """TPR at 0.1% FPR is at most 0.001 + advantage, and at most exp(epsilon) * 0.001 + delta."""
     assert math.exp(0.9318) * 0.001 + 1e-5 == pytest.approx(0.002549, abs=1e-6)
     assert risk.budget_in_full(SURE) == "0.9318 (advantage 0.1, TPR at most 0.26% at 0.1% FPR)"

@@ -508,7 +508,7 @@ def test_streams_are_different_and_each_serves_one_sampler() -> None:
         RoundedGaussian(keystream)
 
 
-def test_noise_that_cannot_be_drawn_or_added_is_refused_and_none_is_nothing() -> None:
+def test_invalid_noise_or_sums_are_refused_and_zero_noise_changes_no_sums() -> None:
     sampler, sums = RoundedGaussian(Keystream.from_seed(1, "noise")), np.arange(5.0)
     for wrong in (sums.astype(np.float32), sums.astype(np.int32), np.zeros((4, 4)).T[1:]):
         with pytest.raises(PrivacyError, match="contiguous int64 or float64"):

@@ -92,7 +92,7 @@ def test_no_steps_draw_no_batches() -> None:
 
 
 @pytest.mark.parametrize("rate", [1e-15, 1e-300])
-def test_next_to_no_rate_draws_next_to_nothing(rate: float) -> None:
+def test_a_tiny_sampling_rate_draws_no_rows(rate: float) -> None:
     sampler = PoissonSampler(10**6, rate, np.random.default_rng(4))
     assert sum(len(sampler.draw_block(1000)[0]) for _ in range(20)) == 0
 

@@ -164,7 +164,7 @@ def test_an_exact_engine_has_no_limits_of_floats() -> None:
     assert usual["engine_limits"] == "closed_form"
 
 
-def test_choices_without_a_price_are_not_covered_and_no_options_are_fixed() -> None:
+def test_unpriced_choices_are_listed_as_not_covered_and_their_options_not_as_public() -> None:
     values = state_with(options=UNPRICED, network=True)
     assert values["unpriced"] == values["not_covered"][0] == "search_without_noise"
     assert "options" not in values["public"]

@@ -286,7 +286,7 @@ def test_a_search_depends_on_the_rows_through_a_random_number_of_trials() -> Non
         ),
     ],
 )
-def test_without_noise_nothing_is_promised_and_the_clipping_is_named(
+def test_without_noise_no_privacy_is_promised_and_the_clipping_is_stated(
     options: dict[str, Any], clipped: str
 ) -> None:
     promise = promise_of(options=options, epsilon=math.inf)
@@ -294,7 +294,7 @@ def test_without_noise_nothing_is_promised_and_the_clipping_is_named(
     assert promise.endswith(clipped)
 
 
-def test_a_method_that_is_not_private_or_not_priced_promises_nothing() -> None:
+def test_nonprivate_and_unpriced_methods_promise_no_privacy() -> None:
     plain = promise_of(options={"head": "nonprivate"})
     assert plain.startswith("No privacy is promised: this method is not private. Not covered: ")
     unpriced = promise_of(options=UNPRICED, network=True)

@@ -170,7 +170,7 @@ def plain(place: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", RELEASES)
-def test_an_option_changes_what_depends_on_it_and_nothing_else(
+def test_a_release_option_changes_only_the_terms_that_depend_on_it(
     place: Path, plain: dict[str, Any], name: str
 ) -> None:
     options, changes = RELEASES[name]
@@ -196,7 +196,7 @@ def test_other_features_change_what_depends_on_them(
 
 
 @pytest.mark.parametrize("name", SITES)
-def test_sites_agree_on_what_bears_on_the_guarantee(
+def test_only_site_options_that_affect_the_guarantee_change_the_terms(
     place: Path, plain: dict[str, Any], name: str
 ) -> None:
     given, changes = SITES[name]

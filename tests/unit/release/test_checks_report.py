@@ -83,7 +83,7 @@ def test_a_check_runs_if_all_that_it_needs_was_found() -> None:
         (MissingExtraError("install dpprobe[x]"), None, "install dpprobe[x]"),
     ],
 )
-def test_an_error_fails_the_check_unless_this_machine_lacks_a_package(
+def test_an_error_fails_the_check_unless_an_optional_package_is_missing(
     error: Exception, passed: bool | None, detail: str
 ) -> None:
     def fail() -> tuple[str, int]:
@@ -95,7 +95,7 @@ def test_an_error_fails_the_check_unless_this_machine_lacks_a_package(
     assert (check.passed, check.detail) == (passed, detail)
 
 
-def test_a_check_that_finds_nothing_has_failed() -> None:
+def test_a_check_that_returns_no_value_fails() -> None:
     checks = Checks()
     assert checks.run_check("files", lambda: ("nothing there", None)) is None
     assert checks.done == [Check("files", False, "nothing there")]

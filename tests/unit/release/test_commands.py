@@ -88,7 +88,7 @@ def test_each_option_reaches_its_function_with_its_type(
     assert run_main(monkeypatch, *words.split(), "--typo") == 2
 
 
-def test_help_names_every_command_and_loads_nothing_heavy() -> None:
+def test_help_lists_release_commands_and_imports_no_heavy_package() -> None:
     code = (
         "import sys; sys.argv = ['dpprobe', '--help']\n"
         "from dpprobe.__main__ import main\n"
@@ -131,7 +131,7 @@ def test_a_release_is_compared_and_rolled_back(
     "command",
     ["predict empty x", "verify empty", "export empty --onnx a.onnx", "explain empty"],
 )
-def test_a_folder_that_is_no_bundle_is_reported_in_one_line(
+def test_a_folder_that_is_not_a_bundle_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -55,7 +55,7 @@ def compare(
     )
 
 
-def test_the_centre_is_a_direction_of_rows_that_are_not_centred() -> None:
+def test_the_centre_counts_as_a_direction_of_uncentred_rows() -> None:
     centre = np.array([0.0, 3.0, 0.0, 0.0], np.float32)
     typical = monitor.find_directions(centre, None, dimension=4)
     assert typical is not None

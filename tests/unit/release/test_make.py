@@ -537,7 +537,7 @@ def test_a_calibration_that_adds_too_little_noise_is_refused(folder: Path) -> No
     assert not ledger(folder).path.exists()
 
 
-def test_a_release_of_auto_names_the_rule_and_what_it_chose(
+def test_a_release_of_auto_states_its_rule_and_the_chosen_head(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new rule leaves the release as it is; only the check of its rule mentions other options."""
@@ -651,7 +651,7 @@ def with_copies_across(folder: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize(("part", "epsilon"), [("evaluate", 1), ("calibrate", 4), ("monitor", 2)])
-def test_nothing_is_measured_on_test_images_that_were_trained_on(
+def test_no_result_is_measured_if_test_images_are_in_the_training_split(
     folder: Path, part: str, epsilon: float
 ) -> None:
     """For such an image, epsilons of head and result add up: 3.81, above the ledger's limit of 3.

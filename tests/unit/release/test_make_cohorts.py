@@ -49,7 +49,9 @@ def ledger(folder: Path, month: str) -> Ledger:
 
 
 @pytest.mark.parametrize("horizon", [None, 3])
-def test_a_chain_is_verified_and_says_what_it_has_seen(tmp_path: Path, horizon: int | None) -> None:
+def test_a_chain_of_cohorts_verifies_and_states_its_earlier_releases(
+    tmp_path: Path, horizon: int | None
+) -> None:
     output = release_month(tmp_path, MONTHS[0], horizon=horizon)
     first = bundle.read_bundle(output)
     for before, month in pairwise(MONTHS):
@@ -283,7 +285,7 @@ def test_key_and_hashes_are_private_and_in_no_bundle(prepared: Path) -> None:
     assert len(key.read_bytes()) == 32
 
 
-def test_a_lost_key_or_file_is_no_way_around(prepared: Path) -> None:
+def test_a_release_is_refused_if_the_key_or_hash_file_is_lost_or_changed(prepared: Path) -> None:
     release_of(prepared, "toy", "first")
     prepare(prepared, "copy", images("lesion"))
     key = prepared / "data" / KEY_FILE

@@ -164,7 +164,7 @@ def test_a_bundle_that_changes_during_the_copy_is_refused(
         write_passport(bundle, published=DAY)
 
 
-def test_the_command_lists_what_it_wrote(
+def test_the_passport_command_lists_the_files_it_wrote(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_main(monkeypatch, "passport", str(bundle)) == 2  # a bundle has no publication date

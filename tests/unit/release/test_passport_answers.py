@@ -243,7 +243,9 @@ def test_a_faulty_answer_is_refused_with_its_id_value_and_remedy(
         read_answers(read, path)
 
 
-def test_questions_that_the_bundle_answers_are_not_asked(read: Bundle, tmp_path: Path) -> None:
+def test_the_passport_form_omits_questions_that_the_bundle_answers(
+    read: Bundle, tmp_path: Path
+) -> None:
     card = CardFacts(intended_use="Sorting.", contact="Clinic", license="mit")
     carded = replace(read, facts=read.facts.model_copy(update={"card": card}))
     write_answers(carded, tmp_path / "form.yaml")

@@ -121,7 +121,7 @@ def test_an_entry_says_who_worked_together_and_whether_more_follow(read: Bundle)
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_all_that_is_empty_is_marked_and_nothing_else(read: Bundle, whole: bool) -> None:
+def test_exactly_the_empty_fields_of_a_form_are_marked(read: Bundle, whole: bool) -> None:
     read = with_everything(read) if whole else read
     for name, (texts, choices) in {
         "registry.yaml": (8, 2) if whole else (11, 2),

@@ -190,7 +190,7 @@ def test_rows_depend_on_no_other_row(tmp_path: Path) -> None:
     assert mixed == {name: whole[name] for name in mixed}
 
 
-def test_a_name_that_is_no_utf8_is_escaped(tmp_path: Path, bundle: Path) -> None:
+def test_a_file_name_that_is_not_utf8_is_escaped(tmp_path: Path, bundle: Path) -> None:
     name = os.fsdecode(b"caf\xe9.png")
     try:
         picture(1).save(tmp_path / name)
@@ -286,7 +286,7 @@ def test_an_image_in_memory_that_cannot_be_read_is_named(
         predictor.predict_images(images)
 
 
-def test_a_failed_prediction_leaves_no_file(
+def test_a_failed_prediction_writes_no_file(
     tmp_path: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture(1).save(tmp_path / "x.png")

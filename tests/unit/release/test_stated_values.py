@@ -31,7 +31,7 @@ def test_a_number_is_read_as_a_float(value: float) -> None:
 @pytest.mark.parametrize(
     "value", [True, None, "1", [1], {"a": 1}, 1e300, -1e300, math.inf, math.nan, 10**400]
 )
-def test_what_is_no_number_is_named(value: Any) -> None:
+def test_an_error_names_a_stated_value_that_is_not_a_number(value: Any) -> None:
     """Python treats True as 1; other readers do not."""
     with refuses(DataError, "noise", repr(value)):
         stated_values.read_real("noise", value)

@@ -110,7 +110,7 @@ def test_a_class_that_half_of_the_seeds_never_predict_is_named(
         check_tokens(each, named, "`balanced:")
 
 
-def test_a_class_that_a_minority_of_seeds_never_predicts_is_no_fault(tmp_path: Path) -> None:
+def test_a_class_never_predicted_by_a_minority_of_seeds_is_not_a_fault(tmp_path: Path) -> None:
     three = read_cell(write_cell(tmp_path, rows=120, seeds=3))
     for count in range(4):
         never = [[1]] * count + [[]] * (3 - count)

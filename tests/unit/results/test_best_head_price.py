@@ -94,7 +94,7 @@ def test_a_search_is_composed_with_the_others(tmp_path: Path) -> None:
     assert price(paths) < accountants.compute_epsilon(heads, DELTA, "rdp")
 
 
-def test_what_is_no_statement_of_a_private_cell_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_error_names_a_damaged_statement_of_a_private_cell(tmp_path: Path) -> None:
     paths, _ = stated(tmp_path, FULL, FULL)
     assert choice_price(paths[:1]) is choice_price([]) is None, "no choice"
     values = read_json(paths[1])

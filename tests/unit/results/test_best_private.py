@@ -65,7 +65,7 @@ def test_of_equal_results_the_first_is_the_best() -> None:
     assert best_result([]) is None
 
 
-def test_a_zero_shot_result_is_the_best_of_the_dataset_in_its_metric_if_there_is_one() -> None:
+def test_the_zero_shot_result_is_the_best_in_the_metric_of_the_dataset() -> None:
     entries = {(name, 1.0, "x", "a"): made_entry(50.0) for name in ("d", "e", "f")}
     grid = made_grid(entries, measures={"d": Measure(headline="auc")})
     zero = {

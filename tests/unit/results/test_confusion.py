@@ -48,7 +48,7 @@ def test_labels_counts_are_scikit_learns(tmp_path: Path, threshold: float) -> No
     assert int(rows[2]["false_negative"]) == counts[2, 2]
 
 
-def test_the_table_reads_back_and_a_name_is_no_formula() -> None:
+def test_the_confusion_csv_reads_back_and_contains_no_formula() -> None:
     counts = np.array([[3, 1], [0, 9]])
     rows = list(
         csv.reader(io.StringIO(confusion.confusion_csv(counts, ['a "quoted", name', "=1"])))
@@ -59,7 +59,7 @@ def test_the_table_reads_back_and_a_name_is_no_formula() -> None:
     assert rows[2][1:] == ["0", "9"]
 
 
-def test_predictions_that_changed_after_the_record_are_not_counted(tmp_path: Path) -> None:
+def test_predictions_that_changed_after_the_record_are_refused(tmp_path: Path) -> None:
     path = write_cell(tmp_path, seeds=1)
     predictions = path.with_name("predictions.parquet")
     files = {predictions.name: sha256_file(predictions)}

@@ -280,7 +280,7 @@ def test_the_lower_bound_with_one_error_is_not_above_that_without_errors() -> No
 
 
 @pytest.mark.parametrize("right", [0.0, 0.5, 1.0])
-def test_one_patient_says_next_to_nothing_of_others(right: float) -> None:
+def test_intervals_are_wide_if_all_images_belong_to_one_patient(right: float) -> None:
     labels = np.zeros(40, dtype=np.int64)
     scores = np.eye(2)[(np.arange(40) >= 40 * right).astype(int)]
     summary = _summary(scores, labels, labels)
@@ -466,7 +466,7 @@ def test_the_interval_of_a_mean_over_classes_covers(
     assert held >= 0.92 * TIMES
 
 
-def test_each_metric_decides_for_itself_whether_seeds_vary() -> None:
+def test_seed_variation_is_assessed_separately_for_each_metric() -> None:
     """Accuracy is that of the majority class for every seed, but the AUC differs."""
     labels = np.zeros(660, dtype=np.int64)
     labels[:60] = 1

@@ -157,7 +157,7 @@ def test_a_split_that_is_undefined_for_a_cell_is_left_out() -> None:
         ({"halves": np.full((1, 32, 2), np.nan)}, INDEPENDENT),
     ],
 )
-def test_halves_tell_nothing_of_few_units_or_if_they_differ_or_lack(
+def test_entries_are_paired_only_with_enough_units_and_matching_halves(
     changes: dict[str, object], way: str
 ) -> None:
     first = replace(_told((50.0,), HALVES[:1]), **changes)  # type: ignore[arg-type]

@@ -120,7 +120,7 @@ def test_an_agreement_adds_up_its_sites_in_any_order(sizes: dict[str, Any], shuf
     assert agreement.digest == hashlib.sha256(listed).hexdigest()
 
 
-def test_a_site_knows_the_keys_of_the_others() -> None:
+def test_each_site_gets_the_public_keys_of_the_other_sites() -> None:
     agreement = Agreement.make([make_offer(name) for name in ALL])
     public = {name: bytes.fromhex(SECRETS[name].public_key) for name in ALL}
     for name in ALL:

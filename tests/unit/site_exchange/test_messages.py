@@ -111,7 +111,7 @@ def test_the_total_equals_the_sum_of_all_sites_and_one_message_reveals_nothing(
     assert len(masks) == len(counts)
 
 
-def test_a_private_folder_that_lacks_a_sent_message_sends_nothing_more(folder: Path) -> None:
+def test_a_site_that_lost_its_copy_of_a_sent_message_sends_no_other_message(folder: Path) -> None:
     send(folder)
     exchange = open_exchange(folder, "east")
     sent, path = exchange.private / "sums-1.safetensors", exchange.message_path(1, "east")

@@ -196,7 +196,7 @@ def test_masks_of_all_sites_vanish_in_the_total_modulo_2_to_the_64() -> None:
     np.testing.assert_array_equal(add(masked), add(own.values()))
 
 
-def test_a_site_and_all_but_one_of_its_masks_tell_nothing() -> None:
+def test_masked_sums_of_all_but_one_site_are_uniformly_random() -> None:
     """The masked numbers of any three of four sites add up to uniform words."""
     zeros = np.zeros(SIZE, dtype=np.int64)
     for chosen in itertools.combinations(NAMES, 3):

@@ -296,7 +296,7 @@ def test_classes_with_the_fewest_test_units_are_listed() -> None:
         ({"max_risk": {"advantage": 0.1}}, ["toy", "advantage 0.1", "max_risk"]),
     ],
 )
-def test_the_limit_of_all_releases_is_told_or_that_there_is_none(
+def test_the_check_states_the_limit_on_all_releases_or_that_there_is_none(
     tmp_path: Path, privacy: dict[str, Any], tokens: list[str]
 ) -> None:
     made = toy.study(tmp_path)

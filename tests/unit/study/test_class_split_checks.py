@@ -285,7 +285,7 @@ def test_a_release_never_gets_a_choice_of_split_that_tells_of_labels(
         (["v", "w", "x", "y", "z"], "'x' (a.csv line 4) and 2 other texts; correct the labels"),
     ],
 )
-def test_labels_that_are_no_class_are_reported_before_counts(
+def test_labels_that_match_no_class_are_reported_before_counts(
     tmp_path: Path, labels: list[str], said: str
 ) -> None:
     dataset = clinic(tmp_path, [])

@@ -26,7 +26,9 @@ def test_a_providers_copies_are_below_its_name_and_prefix(
     assert leave_copies(Path(copies, "results")) == Path("results")
 
 
-def test_without_a_provider_a_folder_is_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_keep_their_paths_without_a_storage_provider(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     assert enter_copies("results") == "results"
     assert leave_copies(Path("results")) == Path("results")

@@ -169,7 +169,7 @@ def test_weights_of_a_backbone_are_public(path: str, fault: str | None) -> None:
         assert "\n" not in line
 
 
-def test_text_stands_for_the_embeddings_of_the_class_names() -> None:
+def test_public_head_text_means_the_embeddings_of_the_class_names() -> None:
     method = {"head": "auto", "public_head": "text"}
     study = load_study(STUDY | {"methods": {"some": method}, "results_dir": "made"})
     some = study.methods["some"].fill_paths(dataset="digits", backbone="clip")
@@ -180,7 +180,7 @@ def test_text_stands_for_the_embeddings_of_the_class_names() -> None:
     assert told(method, backbones=clip) == "accepted"
 
 
-def test_links_hide_nothing(tmp_path: Path) -> None:
+def test_symbolic_links_to_private_files_are_refused_as_public_files(tmp_path: Path) -> None:
     make(OF_DIGITS)
     Path("manifest.json").symlink_to(tmp_path / OF_DIGITS)
     Path("folder").symlink_to("results/features/digits")

@@ -108,7 +108,7 @@ def test_all_cores_are_taken_unless_a_limit_or_a_profile_is_named(
         ("-d|a b|-d|folder", "folder"),
     ],
 )
-def test_the_default_study_is_run_where_the_folder_has_none(
+def test_the_default_study_runs_only_if_the_folder_has_no_config_file(
     here: Path, started: list[Any], typed: str, folder: str
 ) -> None:
     words = [word for word in typed.split("|") if word]

@@ -34,7 +34,7 @@ def test_partitions_with_gpus_are_known_by_their_nodes_devices() -> None:
         ("nowhere", "nowhere", False),
     ],
 )
-def test_a_job_goes_to_the_partition_that_it_names_or_to_the_default(
+def test_a_job_uses_the_named_or_the_default_slurm_partition(
     monkeypatch: pytest.MonkeyPatch, wanted: str | None, named: str, has: bool
 ) -> None:
     monkeypatch.delenv("SBATCH_PARTITION", raising=False)

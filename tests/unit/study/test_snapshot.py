@@ -112,7 +112,7 @@ def test_a_script_holds_its_study_against_the_snapshot(monkeypatch: pytest.Monke
     assert run_study(changed("seeds", 7)).seeds == 7
 
 
-def test_a_script_knows_its_rule_by_the_name_in_the_rule_files(
+def test_original_rule_returns_the_name_in_the_rule_files_after_renaming(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DPPROBE_RENAMED_RULES", "{}")

@@ -432,7 +432,7 @@ def test_a_release_never_takes_the_metric_of_its_dataset(monkeypatch: pytest.Mon
         check_study(load_study(STUDY | releases({"evaluate": {"epsilon": 1}}, digits=auc)))
 
 
-def test_planning_a_study_imports_nothing_heavy(repository: Path) -> None:
+def test_planning_a_study_imports_no_heavy_package(repository: Path) -> None:
     code = (
         "import sys, yaml; from dpprobe.study.study_checks import check_study;"
         "from dpprobe.study.cuts import study_cuts;"

@@ -159,7 +159,7 @@ def test_a_store_that_was_not_moved_stays(moved: Study, change: Callable[[Study]
     assert {path.name for path in moved.root.iterdir()} == names
 
 
-def test_a_copy_is_a_store_of_its_own(
+def test_ingesting_a_copied_study_does_not_change_the_original_store(
     study: Study, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The original store and its artifacts do not change."""

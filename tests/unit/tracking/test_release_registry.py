@@ -111,7 +111,7 @@ def test_a_release_is_a_version_with_its_card_its_bundle_and_its_alias(
     assert not find_store_fault(study.root / "tracking/releases/lesions_v1.json")
 
 
-def test_a_run_shows_what_the_bundle_says_and_nothing_else(study: Study, bundle: Path) -> None:
+def test_a_registered_run_shows_only_what_the_bundle_states(study: Study, bundle: Path) -> None:
     run = run_of(study, register(study, bundle))
     named = {
         "study": "study",
@@ -145,7 +145,7 @@ def test_a_run_shows_what_the_bundle_says_and_nothing_else(study: Study, bundle:
     assert run.inputs is None or run.inputs.dataset_inputs == []
 
 
-def test_a_second_call_makes_nothing(study: Study, bundle: Path) -> None:
+def test_a_second_registration_creates_no_run_and_no_model(study: Study, bundle: Path) -> None:
     first = register(study, bundle)
     second = register(study, bundle)
     assert (second["created"], second["replaced"], second["kept"]) == (0, 0, 1)
@@ -352,7 +352,7 @@ def with_checkpoint(bundle: Path) -> Path:
     return rewritten(bundle, backbone=backbone | values)
 
 
-def test_weights_that_are_not_in_the_bundle_are_asked_for(
+def test_an_error_asks_for_weights_that_are_not_in_the_bundle(
     bundle: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DPPROBE_CHECKPOINT", raising=False)

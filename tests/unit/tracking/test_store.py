@@ -120,7 +120,9 @@ def test_certificates_are_checked_as_mlflow_is_configured(monkeypatch: pytest.Mo
     ]
 
 
-def test_a_file_that_is_no_database_is_named(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_a_file_that_is_not_a_database(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # MLflow tries ten times, for a hundred seconds, because a database may be starting
     monkeypatch.setattr("mlflow.store.db.utils.MAX_RETRY_COUNT", 1)
     write_text(study.root / "mlflow.db", "not a database, though long enough to be read as one")

@@ -204,7 +204,7 @@ def test_a_refused_call_is_repeated_where_another_writer_may_be_the_cause() -> N
             assert str(writer_module.create_experiment(client, "a", None)) == "theirs"
 
 
-def test_an_experiment_that_another_writer_restores_is_no_error() -> None:
+def test_an_experiment_restored_by_another_writer_raises_no_error() -> None:
     client = Mock()
     client.restore_experiment.side_effect = MlflowException("No deleted experiment")
     experiment = Mock(experiment_id="1")
@@ -216,7 +216,7 @@ def test_an_experiment_that_another_writer_restores_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("lines", [1, 3000])
-def test_a_long_note_is_cut_and_says_so(lines: int) -> None:
+def test_a_long_note_is_truncated_with_a_notice(lines: int) -> None:
     note = "\n".join(f"- line {index} of many" for index in range(lines))
     cut = fit_to_tag(note)
     assert len(cut) < 8000
@@ -313,7 +313,9 @@ def write_all(server: str, files: Path, folder: Path) -> dict[tuple[str, str], d
 
 
 @pytest.mark.slow
-def test_four_writers_lose_nothing(server: str, files: Path, tmp_path: Path) -> None:
+def test_four_concurrent_writers_lose_no_runs_and_create_no_duplicates(
+    server: str, files: Path, tmp_path: Path
+) -> None:
     each = CELLS + SUMMARIES
     first = write_all(server, files, tmp_path)
     assert {(r["created"], r["kept"]) for r in first.values()} == {(each, 0)}

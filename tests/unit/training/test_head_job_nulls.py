@@ -130,7 +130,7 @@ def test_a_cell_is_tested_only_on_readable_rows(tmp_path: Path, calibration: Pat
     assert "null_rows" not in json.dumps(statement)
 
 
-def test_null_rows_are_known_as_nobody_s(tmp_path: Path) -> None:
+def test_null_rows_do_not_count_as_images_of_one_patient(tmp_path: Path) -> None:
     """All null rows have equal bits, but do not count as many images of one patient."""
     store = write(
         tmp_path / "features/a/b",

@@ -179,7 +179,7 @@ def test_a_killed_job_continues_from_its_own_checkpoint(
     assert not kept.exists()
 
 
-def test_a_cell_has_what_its_networks_have(run: Run) -> None:
+def test_a_network_cell_gathers_the_results_of_its_networks(run: Run) -> None:
     probe = {"share": 0.3, "method": {"head": "feature_covariance", "steps": 5}}
     run = of(run, HEAD | {"probe": probe})  # whose normalisation has different noise per seed
     for index in range(2):
@@ -221,7 +221,7 @@ def test_a_cell_has_what_its_networks_have(run: Run) -> None:
         assert told[-1]["test_accuracy"] == pytest.approx(accuracy)
 
 
-def test_without_a_budget_nothing_is_clipped_and_nothing_promised(run: Run) -> None:
+def test_training_at_infinite_epsilon_learns_and_has_no_guarantee(run: Run) -> None:
     free = of(run, HEAD | {"steps": 100}, epsilon="inf", seeds=1)
     free.tune(0)
     record = free.gather()

@@ -163,7 +163,7 @@ def released_head(study: Study, target: Path) -> Path:
     return target / "head.safetensors"
 
 
-def test_a_released_head_is_no_public_start(study: Study, tmp_path: Path) -> None:
+def test_a_released_head_is_refused_as_init_file(study: Study, tmp_path: Path) -> None:
     path = released_head(study, tmp_path / "released").rename(tmp_path / "zero_shot.safetensors")
     reason = "heads that sgd trained on private rows of first at epsilon 4"
     study.refuses(started(path), f"init_file {path}: {reason}")
@@ -282,7 +282,7 @@ DISGUISES: dict[str, np.ndarray] = {
 
 
 @pytest.mark.parametrize("name", DISGUISES)
-def test_a_head_in_disguise_is_no_public_start(
+def test_a_transformed_copy_of_a_trained_head_is_refused_as_init_file(
     private: PrivateData, tmp_path: Path, name: str
 ) -> None:
     path = save(tmp_path / "start", DISGUISES[name])
@@ -347,7 +347,7 @@ def test_one_class_is_known_by_four_weights_or_more(
         start_from(private, path)
 
 
-def test_a_bfloat16_copy_is_known_and_a_study_without_results_knows_none(
+def test_a_bfloat16_copy_of_a_head_is_refused_if_the_study_has_results(
     private: PrivateData, tmp_path: Path
 ) -> None:
     path, exact = tmp_path / "start", torch.from_numpy(HEAD).bfloat16()

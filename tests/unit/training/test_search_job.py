@@ -307,7 +307,7 @@ def test_patients_are_held_out_whole(run: Run, unit: str) -> None:
         assert call["releases"].plan.n == (ROWS if unit == "image" else ROWS // IMAGES)
 
 
-def test_several_labels_a_row_are_scored_by_auc_if_there_is_one(run: Run) -> None:
+def test_multi_label_trials_are_scored_by_auc_and_refused_if_it_is_undefined(run: Run) -> None:
     write_features(run.folder, several=True)
     record = run.search(searched(2, loss="sigmoid"))
     assert record.metric == "auc"

@@ -121,7 +121,7 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_a_file_that_is_no_plan_file_is_unreadable(
+def test_an_invalid_plan_file_is_reported_as_unreadable(
     opened: Callable[..., OpenedJob], tmp_path: Path, name: str
 ) -> None:
     edit(tmp_path, EDITS[name])

@@ -349,7 +349,7 @@ def test_a_claim_is_the_realised_price_with_its_mu_if_gaussian(
     assert (claim.mu, claim.sampled, claim.priced_by) == (mu, sampled, "somebody")
 
 
-def test_a_plan_without_a_promise_claims_nothing() -> None:
+def test_the_claim_of_a_plan_without_noise_is_infinite_epsilon() -> None:
     claim = claim_of_plan(made_plan([gaussians(0.0)], 100))
     assert (claim.epsilon, claim.mu, claim.sampled) == (math.inf, None, False)
 

@@ -480,7 +480,7 @@ def test_rmia_agrees_with_a_loop() -> None:
     np.testing.assert_allclose(score_rmia(logs, members, heads), expected, atol=1e-12)
 
 
-def test_rows_whose_coins_all_fell_alike_are_no_evidence() -> None:
+def test_rows_that_are_always_or_never_members_give_no_evidence() -> None:
     members = np.array([[True, False]] * 9)
     values = np.random.default_rng(0).normal(size=(9, 2)) - 3
     assert (score_lira(values, members, 9) == 0).all()

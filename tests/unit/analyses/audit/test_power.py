@@ -173,14 +173,14 @@ def test_a_plan_family_ranges_from_no_noise_to_no_signal(name: str) -> None:
         assert plan.separation == pytest.approx(1.0, rel=1e-9)  # mu = sqrt(4) / 2
 
 
-def test_a_selection_s_variation_is_of_what_it_costs_not_of_its_target() -> None:
+def test_total_variation_of_a_selection_does_not_depend_on_its_target_epsilon() -> None:
     plan = PLANS["selected"].plan
     looser = PlanFamily(replace(plan, epsilon=2 * plan.epsilon))
     assert looser.total_variation() == PLANS["selected"].total_variation()
 
 
 @pytest.mark.parametrize("group", [1, 3])
-def test_a_group_is_told_as_if_its_noise_were_less_and_its_epsilon_is_one_unit_s(
+def test_group_size_scales_total_variation_but_epsilon_is_for_one_unit(
     group: int,
 ) -> None:
     alone = PLANS["gaussian"]

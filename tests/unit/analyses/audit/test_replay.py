@@ -172,7 +172,7 @@ def test_gains_of_students_are_replayed_too(
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if "opacus" not in name])
-def test_rows_after_the_128th_that_are_not_clipped_are_found(name: str) -> None:
+def test_the_replay_detects_unclipped_rows_after_the_128th(name: str) -> None:
     """At any normalisation and clipping norm, some of these rows exceed the bound.
 
     The fault is in dpprobe's clipping, which `engine: opacus` does not use.

@@ -33,7 +33,9 @@ def _bounds(axes: Any) -> list[tuple[float, float, str]]:
     ]
 
 
-def test_a_bound_stands_above_its_claim_and_beyond_the_ends_is_a_triangle(tmp_path: Path) -> None:
+def test_audit_bounds_are_drawn_at_their_claim_and_as_triangles_beyond_the_axis(
+    tmp_path: Path,
+) -> None:
     bounds = {"0.5": 0.0, "2": 0.71, "8": "inf"}
     weak = {"runs": 400, "confidence": 0.9, "caught_factor": 2.5}
     audits = [

@@ -216,7 +216,7 @@ def no_noise_ahead(self: Releases, _name: str, _step: float, *shape: int) -> lis
         ("sampled_exact_sgd", "draw_ahead", no_noise_ahead),
     ],
 )
-def test_a_release_without_noise_where_nobody_observes_refutes_the_claim(
+def test_the_audit_detects_missing_noise_in_unobserved_releases(
     name: str, part: str, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Releases, part, fault)
@@ -253,7 +253,7 @@ def test_the_audit_threshold_is_not_tested_on_the_runs_that_set_it() -> None:
     assert white_box._count_right_heads(test) == (0, 150)
 
 
-def test_runs_of_two_attacks_share_neither_seeds_nor_coins() -> None:
+def test_runs_of_two_attacks_use_different_seeds_and_coins() -> None:
     seen: list[tuple[list[int], list[bool]]] = []
 
     class Noted(canary_attack.Attack):

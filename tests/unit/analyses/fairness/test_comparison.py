@@ -223,7 +223,7 @@ case = st.tuples(st.integers(0, 10**6), st.integers(2, 4))
 
 @given(case)
 @settings(max_examples=15)
-def test_laws_of_heads_that_know_all_or_nothing(drawn: tuple[int, int]) -> None:
+def test_parity_gaps_of_perfect_and_constant_heads_match_theory(drawn: tuple[int, int]) -> None:
     seed, classes = drawn
     generator = np.random.default_rng(seed)
     labels = np.concatenate([np.tile(np.arange(classes), 4), generator.integers(classes, size=60)])

@@ -63,7 +63,7 @@ def _gaps(path: Path, attribute: str = "ink", metric: str = "AUC") -> dict[str, 
     }
 
 
-def test_a_gap_stands_with_that_by_chance_and_the_difference_to_the_reference(
+def test_the_fairness_table_shows_gap_and_gap_by_chance_and_reference_difference(
     tmp_path: Path,
 ) -> None:
     assert _gaps(write_fairness(tmp_path / "apart", gap=APART)) == {

@@ -207,7 +207,7 @@ def test_no_two_resamples_are_alike() -> None:
     assert len(np.unique(counts, axis=1).T) == 301
 
 
-def test_a_resample_that_lacks_a_group_tells_nothing_of_it() -> None:
+def test_deviations_of_gaps_use_only_resamples_that_contain_both_groups() -> None:
     """Means and deviations of differences use only resamples that have both groups."""
     generator = np.random.default_rng(4)
     drawn = 0.5 + 0.1 * generator.normal(size=(1, 3, 400))
@@ -259,7 +259,7 @@ def test_bounds_of_several_heads_are_means_and_contain_the_mean_gap(level: float
     assert mean_gap_interval(alike, level)[0] == 0.0
 
 
-def test_without_any_resample_bounds_say_nothing_and_hold_the_gap() -> None:
+def test_without_resamples_the_gap_interval_starts_at_zero_and_contains_the_gap() -> None:
     values, least = np.array([[1.0, 1.0, 0.4]]), np.full((1, 3), 0.05)
     lost = Groups.prepare_groups(
         values, np.full((1, 3, 5), np.nan), least=least, excess=np.zeros((1, 3))

@@ -316,7 +316,7 @@ def test_options_are_recorded_and_a_lower_confidence_narrows_intervals(tmp_path:
         assert one.low <= other.low <= other.high < one.high  # type: ignore[operator]
 
 
-def test_scores_that_are_no_logits_have_no_calibration(tmp_path: Path) -> None:
+def test_scores_that_are_not_logits_have_no_calibration_error(tmp_path: Path) -> None:
     test = Test(**{**vars(KINDS["two classes"]), "head": "least_squares"})
     record, table = run(test, tmp_path)
     metrics = {"auc", "accuracy", "recall", "equalised_odds", "demographic_parity"}
@@ -434,7 +434,7 @@ def test_groups_that_no_row_has_are_refused_with_those_there_are(tmp_path: Path)
         run(KINDS["two classes"], tmp_path, groups=("race",))
 
 
-def test_scores_that_are_not_finite_are_refused_by_their_file(tmp_path: Path) -> None:
+def test_an_error_names_the_file_with_a_nonfinite_score(tmp_path: Path) -> None:
     test = drawn(2)
     test.scores["10"][0, 7, 1] = np.inf
     with pytest.raises(DataError, match=r"eps-10/predictions.parquet: a score is not finite"):

@@ -55,7 +55,7 @@ def write_record(folder: Path, *cells: dict[str, Any], **changes: Any) -> Path:
     return path
 
 
-def test_a_row_has_the_numbers_of_a_group_and_notes_say_what_lacks(tmp_path: Path) -> None:
+def test_the_gradient_table_has_one_row_per_group_and_notes_on_missing_rows(tmp_path: Path) -> None:
     even = _group("sex", "M", clipped=_spread(0.5, 0), alignment=_spread(-0.5, 0.25))
     path = write_record(tmp_path, _cell("1", _group("sex", "F"), even))
     table = show.make_gradients_table([path])

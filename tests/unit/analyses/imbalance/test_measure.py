@@ -272,7 +272,7 @@ def test_a_break_down_says_where_it_is_uncertain() -> None:
     assert last.note == "the largest product of the study fails again"
 
 
-def test_cells_without_a_promise_or_a_reference_are_not_compared() -> None:
+def test_cells_without_a_guarantee_or_a_learnt_reference_are_not_compared() -> None:
     unlearnt = _point((100, "1", 0.7), reference_learnt=False)
     assert unlearnt.note == "nothing to compare with"
     assert (unlearnt.cells, unlearnt.left_out) == (0, 1)

@@ -222,7 +222,9 @@ def test_series_hold_the_measures_of_their_layers(tmp_path: Path) -> None:
         assert series.noise == (expected_noise if noisy else None)
 
 
-def test_shuffled_labels_tell_nothing_and_more_shuffles_are_averaged(tmp_path: Path) -> None:
+def test_shuffled_labels_match_the_noise_level_and_more_shuffles_are_averaged(
+    tmp_path: Path,
+) -> None:
     record = make_laws(tmp_path, rows=300, shuffles=3)
     for network in record.networks:
         one_hot = network.find_series("residual_one_hot", "train")

@@ -90,7 +90,7 @@ def test_folder_name_returns_none_for_names_that_are_not_archives() -> None:
         assert archives.folder_name(name) is None
 
 
-def test_the_same_content_again_is_nothing_to_do(tmp_path: Path) -> None:
+def test_an_archive_is_unpacked_again_only_if_its_content_changed(tmp_path: Path) -> None:
     archive = make_zip(tmp_path / "data.zip", FILES)
     archives.extract_archive(archive, tmp_path / "out")
     before = (tmp_path / "out").stat().st_ino
@@ -181,7 +181,7 @@ def test_a_damaged_or_hostile_archive_is_refused(
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar.gz", ".tar.xz"])
-def test_files_out_of_proportion_to_their_archive_are_not_unpacked(
+def test_archives_with_an_extreme_compression_ratio_are_refused(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, files = tmp_path / f"data{suffix}", {"zeros": bytes(10**6)}

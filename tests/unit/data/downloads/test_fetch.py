@@ -314,7 +314,7 @@ def test_a_silent_server_is_not_waited_for_long(
         ("ftp://h/data.zip", "redirects to a non-http address; correct the address"),
     ],
 )
-def test_redirects_to_nowhere_are_not_tried_again(
+def test_invalid_redirects_are_not_retried(
     server: Server, path: Path, place: str, said: str
 ) -> None:
     faults = [Answer(302, headers={"Location": place})] * 40

@@ -241,7 +241,7 @@ def test_values_lie_where_the_header_says(signed: bool, low: int, bits: int) -> 
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "JPEG2000"])
-def test_holes_in_coded_pixels_are_noticed(kind: str) -> None:
+def test_damaged_or_truncated_jpeg_pixels_in_dicom_files_are_refused(kind: str) -> None:
     stream = io.BytesIO()
     Image.effect_noise((200, 160), 50).save(stream, kind)
     data = stream.getvalue()

@@ -138,7 +138,9 @@ def dicom(frame: bytes, syntax: UID, **changed: Any) -> bytes:
 
 
 @pytest.mark.parametrize("data", STRANGERS.values(), ids=STRANGERS)
-def test_other_formats_are_not_opened(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_files_in_unsupported_formats_are_refused(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files, embedded bytes and DICOM frames of other formats are all refused."""
 
     def refuse(*_: Any, **__: Any) -> None:

@@ -16,7 +16,7 @@ FORMS: tuple[Literal["NFC", "NFD", "NFKC", "NFKD"], ...] = ("NFC", "NFD", "NFKC"
 
 
 @given(st.text(st.characters(max_codepoint=0x24F), max_size=12))
-def test_one_spelling_stands_for_all(name: str) -> None:
+def test_folding_a_name_is_idempotent_and_ignores_case_spaces_and_unicode_forms(name: str) -> None:
     """Folding twice equals folding once; it ignores case, outer spaces and Unicode forms."""
     folded = fold_name(name)
     assert fold_name(folded) == folded, repr(name)

@@ -119,7 +119,7 @@ def test_companions_are_found_if_only_some_names_have_an_outer_folder() -> None:
     ]
 
 
-def test_classes_of_masks_are_no_folders_of_companions() -> None:
+def test_classes_named_mask_are_not_treated_as_companion_folders() -> None:
     classes = {name: [f"{name}/{n}.png" for n in range(9)] for name in ("mask", "no_mask")}
     assert words([*chain(*classes.values())]) == {}
     assert words([*chain(*reversed(classes.values()))]) == {}
@@ -129,7 +129,7 @@ def test_classes_of_masks_are_no_folders_of_companions() -> None:
     assert find_mask_folders(classes) == {"masks": ("masks/0.png", "benign/0.png")}
 
 
-def test_a_word_that_is_not_known_needs_a_tenth_of_all_names() -> None:
+def test_an_unknown_companion_word_must_occur_in_a_tenth_of_all_names() -> None:
     names = [f"x{number}.png" for number in range(27)]
     few = [*names, *(f"x{number}_nbi.png" for number in range(3))]
     assert words(few) == {"nbi": 3}
@@ -159,7 +159,7 @@ def test_every_companion_is_left_out_by_its_word(
     st.lists(st.sampled_from(["mask", "flip", "a b", "#x#", "(#)"]), min_size=1),
     st.data(),
 )
-def test_each_name_is_left_out_by_itself(
+def test_leaving_out_a_name_does_not_depend_on_other_names(
     names: list[str], chosen: list[str], data: st.DataObject
 ) -> None:
     """Privacy needs this: no image may move another image into or out of the training rows."""
@@ -168,7 +168,7 @@ def test_each_name_is_left_out_by_itself(
     assert find_left_out(files, chosen) == alone
 
 
-def test_numbers_after_a_point_are_no_extension() -> None:
+def test_numbers_after_a_dot_are_not_treated_as_a_file_extension() -> None:
     """Many DICOM files have a UID as their whole name."""
     names = [f"1.2.840.{number}" for number in range(5)]
     assert words([*names, *(f"{name}_mask" for name in names)]) == {"mask": 5}

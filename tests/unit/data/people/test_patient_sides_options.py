@@ -40,7 +40,7 @@ def test_the_images_of_one_patient_never_decide_which_of_another_are_kept(
     assert changed <= {new}
 
 
-def test_alike_names_of_one_split_are_no_fault() -> None:
+def test_similar_patient_names_within_one_split_are_not_faults() -> None:
     """A name is only reported if the other split has a similar one."""
     train, test = ["P1", "p1", "q2", "x"], ["P1", "Q2", "12.0", "y", "12"]
     assert patient_sides.find_mistaken({"train": train, "test": test}) == {

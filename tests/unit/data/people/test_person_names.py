@@ -210,7 +210,9 @@ def test_no_door_takes_a_missing_name(tmp_path: Path, caplog: Any, door: str, mi
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("own_test", [True, False])
-def test_spellings_put_nobody_on_both_sides(tmp_path: Path, source: str, own_test: bool) -> None:
+def test_two_spellings_of_a_patient_in_different_splits_are_refused(
+    tmp_path: Path, source: str, own_test: bool
+) -> None:
     crossed = (f"P{number}" for number in range(100))
     name = next(
         name
@@ -380,7 +382,7 @@ def test_spellings_of_one_person_are_found(first: str, second: str) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), TWO_PEOPLE)
-def test_names_of_two_people_are_not_alike(first: str, second: str) -> None:
+def test_names_of_two_people_are_not_reported_as_similar(first: str, second: str) -> None:
     assert find_alike_people([first, second]) == []
     assert find_mistaken({"train": [first], "test": [second]}) == {}
 
@@ -466,7 +468,7 @@ def test_numbers_that_a_short_float_rounds_are_reported(
     assert (len(by_run), len(by_fit)) == (1, 2)
 
 
-def test_whole_long_numbers_are_not_told() -> None:
+def test_exact_long_numbers_cause_no_warning() -> None:
     assert name_warnings(map(str, LONG)) == []
     assert name_warnings(f"{each // 10**3}000" for each in LONG) == [], "16 digits are left"
     assert name_warnings(["12345678901234567", "1e-5", "p" * 40, "123456789012.5"]) == []

@@ -378,7 +378,7 @@ def test_patients_of_both_splits_are_named_up_to_three() -> None:
         assert fault.startswith(f"unit_column: who: {told}{more}; a run refuses these rows")
 
 
-def test_a_split_by_class_is_no_split_of_a_release() -> None:
+def test_a_split_by_class_is_not_accepted_for_a_release() -> None:
     by_class = of().public_split()
     assert by_class.rule == "class, seed 0, fraction 0.2"
     assert "write `split_by: id`" in by_class.fault

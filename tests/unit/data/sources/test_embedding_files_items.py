@@ -153,7 +153,9 @@ def test_one_vector_per_item_needs_no_pool(tmp_path: Path, shape: tuple[int, ...
 
 @pytest.mark.parametrize("pool", ["mean", "max"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, value: float, pool: str) -> None:
+def test_pooled_items_with_nonfinite_numbers_are_refused(
+    tmp_path: Path, value: float, pool: str
+) -> None:
     items = make_items()
     items["s3"][2, 4] = value
     with pytest.raises(DataError, match=r"\(id s3\): x\.csv line 5: .*number 4 is nan"):

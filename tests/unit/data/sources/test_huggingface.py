@@ -232,7 +232,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Spoil, type[Exception], list[str], int]
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refusal_has_its_remedy_and_leaves_nothing(
+def test_a_hugging_face_error_states_the_remedy_and_writes_no_files(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     values, spoil, error, facts, requests = REFUSED[name]

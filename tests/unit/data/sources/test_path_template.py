@@ -28,7 +28,7 @@ def test_a_column_s_name_is_everything_before_its_format() -> None:
 
 
 @pytest.mark.parametrize("template", ["{a}*", "x*{a}", "x/y*{a}/b", "**/{a}", "{a}/*/{b}", "*"])
-def test_a_star_stands_only_for_folders_before_a_column(template: str) -> None:
+def test_a_misplaced_star_in_a_path_template_is_refused(template: str) -> None:
     with pytest.raises(ValueError, match=r"stands for a part of the name of a folder before"):
         template_parts(template)
 

@@ -161,7 +161,9 @@ def test_a_folder_in_place_of_a_download(server: Server, tmp_path: Path) -> None
         elsewhere.check_files()
 
 
-def test_a_zip_that_escapes_leaves_nothing(server: Server, tmp_path: Path) -> None:
+def test_a_zip_with_a_member_outside_the_target_folder_extracts_no_files(
+    server: Server, tmp_path: Path
+) -> None:
     options = dataset_options(values(server, zipped({**images(), "../../evil": b"x"})))
     with pytest.raises(DataError, match=r"member '\.\./\.\./evil' lies outside the target folder"):
         dataset_preparation.download_dataset(options, tmp_path / "downloads")

@@ -56,7 +56,7 @@ def test_any_row_is_read_only_by_its_place(tmp_path: Path) -> None:
     assert np.unique(np.asarray(decode_image(image, split="train"))).tolist() == [7]
 
 
-def test_a_shard_that_changed_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_error_names_a_shard_that_changed_after_preparation(tmp_path: Path) -> None:
     shards = two_shards(tmp_path / "shards")
     test = str(pack(tmp_path / "t.tar", samples(90, 2)))
     table, _ = prepare(tmp_path / "out", **of_shards(shards, test=test))
@@ -178,7 +178,7 @@ def test_all_damaged_shards_are_named_at_once(
         webdataset_rows.read_shards(dataset_options(of_shards(shards)))  # type: ignore[arg-type]
 
 
-def test_a_key_stands_once(tmp_path: Path) -> None:
+def test_duplicate_sample_keys_are_refused_unless_ids_include_the_shard(tmp_path: Path) -> None:
     pack(tmp_path / "s/a.tar", samples(0, 4))
     pack(tmp_path / "s/b.tar", [(name, data) for name, data in samples(2, 4)])
     test = str(pack(tmp_path / "t.tar", samples(20, 2)))
@@ -189,7 +189,7 @@ def test_a_key_stands_once(tmp_path: Path) -> None:
     assert train.read_ids()[4] == "b/n00/0002"
 
 
-def test_names_of_tars_in_members_lead_nowhere(tmp_path: Path) -> None:
+def test_member_names_cannot_redirect_reading_to_another_tar(tmp_path: Path) -> None:
     other = pack(tmp_path / "other.tar", samples(50, 1))
     name = f"x#offset=0,size=9,member={other.name}"
     shard = pack(tmp_path / "a.tar", [(f"{name}.png", png(1)), (f"{name}.cls", b"0")])
@@ -374,7 +374,7 @@ def test_files_of_no_row_are_reported(
 
 
 @pytest.mark.parametrize("name", ["n01/0003.json", ".hidden.png", "n01/0009.seg"])
-def test_files_that_are_no_images_stop_nothing(tmp_path: Path, name: str) -> None:
+def test_shard_members_that_are_not_images_cause_no_fault(tmp_path: Path, name: str) -> None:
     assert row_of(tmp_path, {name: b"{}"}).faults == ()
 
 

@@ -94,7 +94,7 @@ def test_shards_are_sorted_by_pattern_and_then_alphabetically(
         ("blank.tar", "train: blank.tar: empty; fetch the shard again"),
     ],
 )
-def test_shards_that_are_not_there_or_not_plain(train: Any, message: str) -> None:
+def test_missing_or_compressed_shards_are_refused(train: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         of(train).check_files()
     with pytest.raises(ConfigError, match=message.replace("train: ", "test: ")):

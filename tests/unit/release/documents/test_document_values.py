@@ -48,7 +48,7 @@ def test_stated_attack_rates_equal_those_of_the_best_attack(tmp_path: Path) -> N
 
 
 @given(st.text(max_size=40) | st.sampled_from(["- a", "+ a", "# a", "= a", "1. a", "12) a"]))
-def test_markdown_shows_a_text_as_it_is(text: str) -> None:
+def test_escaped_markdown_shows_the_text_unchanged(text: str) -> None:
     """CommonMark would remove backslashes and character references (sections 2.4 and 2.5)."""
     written = str(document_values.in_markdown(text))
     line = document_values.one_line(text)
@@ -60,7 +60,7 @@ def test_markdown_shows_a_text_as_it_is(text: str) -> None:
 
 
 @given(st.text())
-def test_a_line_is_one_and_hides_nothing(text: str) -> None:
+def test_one_line_removes_line_breaks_and_unprintable_characters(text: str) -> None:
     line = document_values.one_line(text)
     assert line == " ".join(line.split())
     assert all(each.isprintable() or each in "\u200c\u200d" for each in line)

@@ -105,7 +105,7 @@ def test_the_hub_finds_a_result_with_its_interval(
 
 
 @pytest.mark.parametrize("interval", [None, (0.1, 0.95)])
-def test_a_result_that_says_nothing_is_none_for_the_hub(
+def test_the_hub_metadata_omit_missing_or_uninformative_results(
     plain: Release, interval: tuple[float, float] | None
 ) -> None:
     block = interval and {**measured(), "interval": [*interval]}

@@ -75,7 +75,7 @@ def read(release: Release, **blocks: Any) -> Reader:
     return reader
 
 
-def test_a_page_loads_and_runs_nothing(plain: Release) -> None:
+def test_a_release_page_loads_no_resource_and_runs_no_script(plain: Release) -> None:
     page = make_page(*long_release(plain))
     style = page.partition("<style>")[2].partition("</style>")[0]
     policy = html.unescape(page.partition('Policy" content="')[2].partition('"')[0])
@@ -84,7 +84,7 @@ def test_a_page_loads_and_runs_nothing(plain: Release) -> None:
     assert not re.search(r"<script| style=|(?:src|href)=\"(?!data:,)", page)
 
 
-def test_nothing_breaks_out_of_the_page(plain: Release) -> None:
+def test_hostile_texts_add_no_html_tags_to_the_page(plain: Release) -> None:
     facts, statement = plain
     unharmed = make_page(facts, statement)
     joined = "\n".join(HOSTILE)

@@ -147,7 +147,7 @@ def with_files(original: Path) -> tuple[dict[str, Any], Any, MethodOptions]:
     return stated, plan, options
 
 
-def test_public_files_are_stated_only_by_name_and_hash(with_files: Any) -> None:
+def test_the_statement_lists_public_files_only_with_name_and_hash(with_files: Any) -> None:
     stated, _, _ = with_files
     assert stated["public_files"] == HASHES
     assert stated["options"]["init_file"] == "start.safetensors"

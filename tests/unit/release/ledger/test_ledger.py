@@ -228,7 +228,7 @@ def test_a_private_file_only_grows_and_each_line_holds_the_hash_of_the_last(ledg
     assert [first["event"], second["event"]] == ["book", "close"]
 
 
-def test_reading_writes_nothing(ledger: Ledger) -> None:
+def test_reading_a_ledger_creates_no_files(ledger: Ledger) -> None:
     assert ledger.read_entries() == []
     assert not ledger.path.parent.exists()
     with pytest.raises(DataError, match=r"ledger\.lock: No such file"):
@@ -376,7 +376,7 @@ def test_a_booking_is_on_the_disk_before_it_returns(
     assert flushed[1] == ("ledger.jsonl", size)
 
 
-def test_a_full_disk_books_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_adds_no_ledger_entry(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.book_release(booking("first"), FREE)
     write = os.write
     with monkeypatch.context() as patched:

@@ -85,7 +85,7 @@ def test_a_unit_pays_for_the_worst_of_its_possible_sides(
     assert compose_bookings(order, DELTA) == spent
 
 
-def test_no_release_costs_nothing_and_attacks_on_it_guess() -> None:
+def test_without_releases_epsilon_is_zero_and_attacks_only_guess() -> None:
     assert compose_bookings([], DELTA) == Spent(epsilon=0.0, exact=True, entries=0)
     bound = bound_bookings([], RATES, DELTA)
     assert (bound.balanced_accuracy, bound.true_positives, bound.exact) == (0.5, RATES, True)

@@ -345,7 +345,7 @@ def test_a_lost_key_stops_all_bookings_with_units(tmp_path: Path) -> None:
     assert not (tmp_path / "units.key").exists()
 
 
-def test_bookings_without_a_hash_of_their_data_are_not_of_equal_data(tmp_path: Path) -> None:
+def test_bookings_without_a_data_hash_are_not_treated_as_equal_data(tmp_path: Path) -> None:
     plain = [replace(asked(name), identity="options") for name in ("v1", "v2")]
     for dataset, booking, unit in zip("ab", plain, ("Ann", "Bo"), strict=True):
         book(tmp_path, dataset, booking, named(unit))
@@ -484,7 +484,7 @@ def test_images_that_cannot_be_compared_count_as_equal(tmp_path: Path) -> None:
     assert compose_bookings([asked("v", parts=parts)], DELTA).exact, "fits of an estimator"
 
 
-def test_undecodable_images_are_not_compared(
+def test_pixels_of_undecodable_images_are_not_compared(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_tables(tmp_path, {"train": [b"x", b"y", b"z"], "test": [b"w"]})

@@ -256,7 +256,9 @@ def unnoticed(original: Path, name: str, folder: Path) -> set[str]:
     return passed
 
 
-def test_all_but_listed_edits_of_the_statement_are_noticed(original: Path, tmp_path: Path) -> None:
+def test_verification_detects_all_edits_of_the_statement_except_listed_ones(
+    original: Path, tmp_path: Path
+) -> None:
     """Unsampled heads do not depend on n; only the maker knows ledger, choice and split."""
     passed = unnoticed(original, files.STATEMENT_FILE, tmp_path / "copy")
     ledger = {f"ledger.{name}" for name in ("entry", "releases", "epsilon", "exact")}
@@ -447,7 +449,9 @@ def test_hostile_json_fails_in_a_line(bundle: Path, name: str, content: bytes) -
 
 
 @pytest.mark.parametrize("junk", [None, -1, 1e308, "x", [], {}, [[[1]]], {"a": {"b": None}}, True])
-def test_values_of_another_kind_fail_and_raise_nothing(bundle: Path, junk: Any) -> None:
+def test_statement_values_of_a_wrong_type_fail_verification_without_raising(
+    bundle: Path, junk: Any
+) -> None:
     written = read_json(bundle / files.STATEMENT_FILE)
     for key in written:
         if written[key] == junk:
@@ -534,7 +538,7 @@ def test_the_rule_of_auto_is_repeated_with_a_public_head(tmp_path: Path) -> None
     assert failed(verify_bundle(folder))
 
 
-def test_a_plan_that_costs_a_little_more_than_its_target_fails(original: Path) -> None:
+def test_a_plan_that_slightly_exceeds_its_target_epsilon_is_refused(original: Path) -> None:
     """The excess is smaller than the tolerance between a stated and a computed epsilon."""
     plan = read_plan(read_json(original / files.STATEMENT_FILE))[1]
     check_price(plan, True)

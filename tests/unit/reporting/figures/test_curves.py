@@ -28,7 +28,7 @@ from tests.support.figures import (
 from tests.support.made_grids import made_entry, made_grid
 
 
-def test_curves_stand_at_the_logarithm_of_epsilon(tmp_path: Path) -> None:
+def test_curves_are_drawn_at_the_logarithm_of_epsilon(tmp_path: Path) -> None:
     summary = write_summary(tmp_path)
     grid, axes = read_grid([summary]), curve_axes(summary)
     expected: Any = [

@@ -95,7 +95,7 @@ def test_a_range_has_a_bar_and_an_inferred_epsilon_a_dashed_circle() -> None:
     assert {text.get_text() for text in axes.texts} == {"1", "7"}
 
 
-def test_published_points_stand_where_papers_put_them(tmp_path: Path) -> None:
+def test_published_points_are_drawn_at_their_published_epsilon_and_accuracy(tmp_path: Path) -> None:
     results = read_published()
     figure = epsilon_accuracy(write_summary(tmp_path), published=results, name="cifar10")
     (axes,) = figure.axes

@@ -106,7 +106,7 @@ def test_panels_are_of_epsilons_and_seconds_of_one_model(
     )
 
 
-def test_extraction_has_panels_of_its_own_where_all_of_it_was_timed(
+def test_extraction_panels_are_drawn_only_if_all_extractions_were_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells = [*CELLS, _timed(1.0, 0.6, backbone="large")]

@@ -48,7 +48,7 @@ def test_an_epsilon_that_the_paper_does_not_state_is_marked() -> None:
     assert "is inferred" in table.notes[0]
 
 
-def test_a_study_says_which_dataset_stands_for_a_published_one() -> None:
+def test_a_dataset_mapped_to_a_published_one_is_shown_in_its_published_row() -> None:
     cells = [made_result(0.5, 0.5, dataset=name) for name in ("cifar10_local", "digits")]
     rows = _filled(_table(cells, names={"cifar10_local": "cifar10"}))
     assert [(row["Data"], row["Source"] == "dpprobe, mine") for row in rows] == [

@@ -53,7 +53,7 @@ def test_results_have_intervals_and_the_best_baseline(
     assert {40.0, 75.0} <= set(band[:, 1])
 
 
-def test_a_far_majority_class_and_missing_baselines_are_not_drawn(
+def test_distant_majority_class_and_missing_baselines_are_not_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     entries = {("d", 1.0, "x", "a"): made_entry(90.0, constant=10.0)}

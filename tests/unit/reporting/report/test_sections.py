@@ -102,7 +102,7 @@ def test_every_cell_has_a_command_and_a_statement(made: ReportedStudy) -> None:
     assert "Not for release" in page.words
 
 
-def test_what_epsilon_allows_stands_in_each_statement_and_next_to_each_cell(
+def test_statements_and_cells_show_the_highest_accuracy_of_an_attacker(
     made: ReportedStudy,
 ) -> None:
     page = made.page()

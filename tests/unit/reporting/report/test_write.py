@@ -15,7 +15,7 @@ from dpprobe.results.summary import summarise_cells
 from tests.support.report_page import ReportedStudy, write_summaries
 
 
-def test_nothing_is_asked_for_from_outside(made: ReportedStudy) -> None:
+def test_the_report_refers_to_no_external_resources(made: ReportedStudy) -> None:
     page = made.page()
     assert page.all("script") == [{}]
     assert [link["href"] for link in page.all("link")] == ["data:,"]

@@ -108,7 +108,7 @@ def test_no_unit_moves_a_sum_by_more_than_its_sensitivity(
         assert change > (0.5 if name == TEMPERATURE else 1 - 1e-6), "the bound is tight"
 
 
-def test_a_row_without_finite_scores_counts_nothing(tmp_path: Path) -> None:
+def test_a_row_without_finite_scores_adds_zero_to_the_calibration_sums(tmp_path: Path) -> None:
     plan = replace(planned(tmp_path, n=1000, epsilon=1.0), n=2**30)
     labels = np.zeros(4, np.int64)
     for bad in (math.nan, math.inf, -math.inf):

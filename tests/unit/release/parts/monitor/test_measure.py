@@ -101,7 +101,7 @@ def test_no_unit_moves_the_tables_by_more_than_their_sensitivity(
     assert stated.sensitivity * (1 - 1e-6) < worst <= stated.sensitivity
 
 
-def test_rows_without_finite_scores_count_nothing_and_zeros_count() -> None:
+def test_the_monitor_counts_zero_scores_but_not_nonfinite_scores() -> None:
     for bad in (math.nan, math.inf, -math.inf):
         assert not counts_of(np.full((4, CLASSES), bad), np.ones(4), n=1000, unusual=True).any()
     assert counts_of(np.zeros((4, CLASSES)), np.ones(4), n=2**30, unusual=True).sum() == 16

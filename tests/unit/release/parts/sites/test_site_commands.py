@@ -114,7 +114,7 @@ def test_missing_keys_of_a_study_are_named(
         ("combine", {"release": {"cohort": "2025", "horizon": 4}}, "`cohort`"),
     ],
 )
-def test_a_study_that_check_refuses_leaves_no_offer_entry_or_message(
+def test_a_site_command_writes_no_files_if_the_study_check_fails(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
