@@ -19,7 +19,7 @@ import yaml
 from dpprobe.errors import ConfigError, DataError, DpprobeError
 from dpprobe.exhibits import published
 from dpprobe.files.atomic_writes import write_text
-from dpprobe.resources import project_root
+from dpprobe.project_files import project_root
 from dpprobe.results.summary import read_summaries
 from dpprobe.study.run_command import run_command
 from dpprobe.study.study_file import load_study

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from dpprobe.resources import clone_root
+from dpprobe.project_files import clone_root
 from dpprobe.version_number import UNKNOWN, name_code
 
 

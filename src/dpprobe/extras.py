@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from dpprobe.errors import MissingExtraError
-from dpprobe.resources import clone_root
+from dpprobe.project_files import clone_root
 
 # The import names of optional packages, by the extra of pyproject.toml that installs them. All
 # other packages belong to the core.

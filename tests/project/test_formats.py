@@ -30,13 +30,13 @@ from dpprobe.features.shard_manifest import read_manifest
 from dpprobe.files.json_files import read_json, read_record
 from dpprobe.files.table_files import write_table
 from dpprobe.privacy.plan import Plan
+from dpprobe.project_files import read_yaml
 from dpprobe.release.bundle import read_bundle
 from dpprobe.release.comparison import Metric, Noise, ReleasedSums, estimate_difference
 from dpprobe.release.ledger.ledger import Ledger
 from dpprobe.release.ledger.ledger_units import read_hashes
 from dpprobe.release.parts.cohort.measure import read_cohort
 from dpprobe.release.verification.verify import verify_bundle
-from dpprobe.resources import read_yaml
 from dpprobe.results.cell_record import read_cell
 from dpprobe.training.cell_task import whole_cell
 from dpprobe.training.plan_file import read_plans

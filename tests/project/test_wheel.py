@@ -21,7 +21,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from dpprobe.resources import SHIPPED
+from dpprobe.project_files import SHIPPED
 from tests.conftest import REPOSITORY
 from tests.support.programs import run_program
 from tests.support.stored_releases import unpack_release
@@ -156,7 +156,7 @@ def test_an_installed_wheel_finds_its_version_and_resource_files(
     code = (
         "import dpprobe, json; from dpprobe import code_version, resources;"
         "print(json.dumps([dpprobe.__version__, code_version.clone_commit(),"
-        "str(resources.project_root()), resources.resource_path('catalog').is_dir()]))"
+        "str(project_files.project_root()), project_files.resource_path('catalog').is_dir()]))"
     )
     version, commit, root, catalog = json.loads(call(scripts / "python", "-c", code, here=tmp_path))
     assert version == version_of(wheel)
@@ -179,7 +179,7 @@ def test_an_empty_folder_is_enough_to_plan(scripts: Path, tmp_path: Path) -> Non
 def test_an_environment_of_snakemake_gets_it(wheel: Path, scripts: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "conda", with_pip=False)
     python = tmp_path / "conda/bin/python"
-    code = "from dpprobe import resources; print(resources.project_root())"
+    code = "from dpprobe import project_files; print(project_files.project_root())"
     root = call(scripts / "python", "-c", code, here=tmp_path).strip()
     variables = {"PATH": f"{python.parent}:{os.environ['PATH']}", "DPPROBE_ROOT": root}
     call("bash", f"{root}/envs/training.post-deploy.sh", here=tmp_path, variables=variables)

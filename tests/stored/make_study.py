@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from dpprobe.resources import project_root
+from dpprobe.project_files import project_root
 
 STUDY: dict[str, Any] = {
     "study": "stored",

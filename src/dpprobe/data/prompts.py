@@ -8,7 +8,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dpprobe import resources
+from dpprobe import project_files
 from dpprobe.data.people.alike_names import fold_name
 from dpprobe.errors import ConfigError
 
@@ -108,7 +108,7 @@ def make_sentences(templates: Sequence[str], words: Sequence[str]) -> list[list[
 
 
 def _find_set(name: str) -> dict[str, Any]:
-    sets: dict[str, dict[str, Any]] = resources.read_yaml("prompts.yaml")
+    sets: dict[str, dict[str, Any]] = project_files.read_yaml("prompts.yaml")
     if name in sets:
         return sets[name]
     known = ", ".join(sorted(sets))

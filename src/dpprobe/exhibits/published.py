@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from dpprobe import resources
+from dpprobe import project_files
 from dpprobe.files.plain_files import sha256_file
 from dpprobe.options import Options
 
@@ -241,7 +241,7 @@ def _make_number(table: PrintedTable, row: Row, key: str) -> Number:
 
 @functools.cache
 def read_published() -> Published:
-    return Published.model_validate(resources.read_yaml(FILE))
+    return Published.model_validate(project_files.read_yaml(FILE))
 
 
 def published_datasets() -> set[str]:
@@ -250,7 +250,7 @@ def published_datasets() -> set[str]:
 
 def published_digest() -> str:
     """Hashes the published numbers; figures and tables depend on this hash."""
-    return sha256_file(resources.resource_path(FILE))
+    return sha256_file(project_files.resource_path(FILE))
 
 
 def write_bibliography(published: Published) -> str:

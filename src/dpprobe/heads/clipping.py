@@ -1,4 +1,6 @@
-"""Sums of clipped gradients of a linear head, in closed form, for several heads together.
+"""Float32 sums of clipped gradients of a linear head, in closed form, for several heads at once.
+
+Only benchmarks use these sums: releases refuse them, and use `exact_sums`.
 
 Let x be a row with a 1 appended, p the row's class probabilities (softmax, or one sigmoid per
 class), y the labels as zeros and ones, and r = p - y. The gradient of the row's cross-entropy is r

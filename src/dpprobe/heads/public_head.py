@@ -92,8 +92,8 @@ def read_public_head(
     size = float(torch.linalg.vector_norm(weights))
     if size == 0:
         raise ConfigError(
-            f"{OPTION} {written}: all classes have equal weights, so it cannot distinguish them; "
-            "use a head that can, or remove it"
+            f"{OPTION} {written}: it has the same weights for every class, so it cannot "
+            f"distinguish them; name another file, or remove {OPTION}"
         )
     direction = weights / size
     steps = releases.plan.find_mechanism(GRADIENTS).count

@@ -127,7 +127,7 @@ def compute_epsilon(
     infinite epsilon.
 
     Args:
-      interval: `pld`'s grid spacing on the privacy loss; by default from a rough RDP answer.
+      interval: `pld`'s grid spacing on the privacy loss; by default from an approximate epsilon.
       selection: names the mechanisms that are repeated, with only the best run released.
 
     Raises PrivacyError for an unknown accountant, one that does not support the mechanisms, or a

@@ -190,7 +190,7 @@ class Releases(NoiseStreams):
       >>> releases.release_gaussian("sums", sums)
       Traceback (most recent call last):
           ...
-      dpprobe.errors.PrivacyError: sums: 2 noisy releases were made, but epsilon covers 1;
+      dpprobe.errors.PrivacyError: sums: 2 noisy releases were asked for, but epsilon covers 1;
       nothing is released
     """
 
@@ -358,7 +358,7 @@ class Releases(NoiseStreams):
         priced = self.plan.find_mechanism(name).count
         if self._taken[name] > priced:
             raise PrivacyError(
-                f"{name}: {self._taken[name]} noisy releases were made, but epsilon covers "
+                f"{name}: {self._taken[name]} noisy releases were asked for, but epsilon covers "
                 f"{priced}; nothing is released"
             )
 

@@ -164,7 +164,9 @@ def compute_table() -> Table:
     nothing = 2**64 - sum(ceilings[:-1]) - tail * ceilings[-1]
     settled = sum(shares)
     if nothing < 0 or any(shares[FLOOR_CELLS:]):
-        raise PrivacyError("rounded Gaussian: its table is wrong; nothing is drawn")
+        raise PrivacyError(
+            "rounded Gaussian: its table fails its own check, so no noise is drawn; report this bug"
+        )
     chosen = np.zeros(1 << CHOICE_BITS, dtype=np.uint8)
     chosen[:settled] = np.repeat(np.arange(STRIPS), shares)
     sizes = [ceiling - floor for ceiling, floor in zip(ceilings, floors, strict=False)]

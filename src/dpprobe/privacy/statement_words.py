@@ -17,7 +17,7 @@ from dpprobe.privacy.risk import Risk
 from dpprobe.privacy.stated_facts import of_vectors
 from dpprobe.privacy.trade_off import per_hundred
 from dpprobe.privacy.unit_words import UnitWords, words_of_statement
-from dpprobe.resources import read_yaml
+from dpprobe.project_files import read_yaml
 
 Facts = Mapping[str, Any]
 

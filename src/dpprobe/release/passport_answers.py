@@ -23,10 +23,10 @@ import yaml
 
 from dpprobe.errors import ConfigError
 from dpprobe.files.atomic_writes import write_text
+from dpprobe.project_files import read_yaml
 from dpprobe.release.bundle import FACTS_FILE, Bundle, check_outside
 from dpprobe.release.documents.document_values import one_line
 from dpprobe.release.passport_forms import ANSWERS, Fields, find_stated, list_fields
-from dpprobe.resources import read_yaml
 from dpprobe.study.yaml_file import parse_yaml
 
 LONGEST_ANSWER = 4000

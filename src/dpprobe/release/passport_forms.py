@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from dpprobe.json_values import canonical_json
+from dpprobe.project_files import read_yaml
 from dpprobe.release.bundle import FACTS_FILE, STATEMENT_FILE, Bundle
 from dpprobe.release.documents.document_values import (
     RATES,
@@ -23,7 +24,6 @@ from dpprobe.release.documents.document_values import (
 from dpprobe.release.documents.officer_words import answer_officer
 from dpprobe.release.documents.rewritten_documents import complete_statement
 from dpprobe.release.stated_plans import tested_blocks
-from dpprobe.resources import read_yaml
 
 # Texts for questions without a field, and for questions whose fields are empty in the bundle.
 BY_A_PERSON = "not answerable by software: you must write it"

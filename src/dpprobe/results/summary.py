@@ -140,8 +140,8 @@ def summarise_cells(
 def number_budgets(records: Sequence[CellRecord]) -> dict[tuple[str, str], float]:
     """Maps (dataset, budget's token) to epsilon; a permitted risk gets its cells' largest epsilon.
 
-    A permitted risk's epsilon is rounded up to four digits. Budgets of a dataset get different
-    epsilons, because tables have one row per epsilon.
+    A permitted risk's epsilon is rounded up to four digits. If another budget of the dataset has
+    the same epsilon, it is raised by 0.01%, because tables have one row per epsilon.
     """
     epsilons: dict[tuple[str, str], float] = {}
     largest: dict[tuple[str, str], float] = {}

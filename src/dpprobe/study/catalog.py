@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from dpprobe import resources
+from dpprobe import project_files
 from dpprobe.data.options import Headline
 from dpprobe.errors import ConfigError
 from dpprobe.options import Options
@@ -131,7 +131,7 @@ def find_patients(options: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def dataset_names() -> tuple[str, ...]:
-    folder = resources.resource_path("catalog")
+    folder = project_files.resource_path("catalog")
     return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
@@ -139,7 +139,7 @@ def dataset_entry(name: str) -> DatasetEntry:
     """Reads a dataset's catalog entry; raises ConfigError for an unknown name or a wrong file."""
     check_name(name, dataset_names(), "dataset")
     try:
-        return DatasetEntry.model_validate(resources.read_yaml("catalog", f"{name}.yaml"))
+        return DatasetEntry.model_validate(project_files.read_yaml("catalog", f"{name}.yaml"))
     except ValidationError as error:
         faults = "; ".join(map(explain_fault, error.errors()))
         raise ConfigError(
@@ -150,7 +150,7 @@ def dataset_entry(name: str) -> DatasetEntry:
 
 def backbone_entries() -> dict[str, dict[str, Any]]:
     """Reads all backbones: title, options, sizes, pooling, licence, training images, source."""
-    entries: dict[str, dict[str, Any]] = resources.read_yaml("backbones.yaml")
+    entries: dict[str, dict[str, Any]] = project_files.read_yaml("backbones.yaml")
     return entries
 
 

@@ -22,7 +22,7 @@ from dpprobe.devices import USER_PATH
 from dpprobe.errors import ConfigError
 from dpprobe.extras import require_extra
 from dpprobe.files.plain_files import read_bounded
-from dpprobe.resources import is_clone, project_root
+from dpprobe.project_files import is_clone, project_root
 from dpprobe.shown_text import one_line
 
 # Environment variable: tells a script in Snakemake's conda environment which dpprobe to install.

@@ -213,8 +213,8 @@ class CellTask:
         if not self.is_current():
             raise DiskError(
                 f"{self.stored}: the files in this folder changed between writing and reading, "
-                "which happens on mounted buckets that do not rename folders at once; choose a "
-                "results_dir on another file system: docs/storage.md"
+                "which happens on mounted buckets that do not rename a folder in one step; choose "
+                "a results_dir on another file system: docs/storage.md"
             )
         publish_files(self.stored, self.published, CELL_FILES)
 

@@ -7,7 +7,7 @@ from typing import Any
 import open_clip
 import pytest
 
-from dpprobe import resources
+from dpprobe import project_files
 from dpprobe.data import prompts
 from dpprobe.errors import ConfigError
 
@@ -21,7 +21,7 @@ def test_a_sentence_for_each_template_and_class() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", resources.read_yaml("prompts.yaml"))
+@pytest.mark.parametrize("name", project_files.read_yaml("prompts.yaml"))
 def test_every_template_of_a_named_prompt_set_contains_the_class_name(name: str) -> None:
     prompts.check_prompts(name)
     templates = prompts.read_templates(name)

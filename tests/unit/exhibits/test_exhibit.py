@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpprobe import resources
+from dpprobe import project_files
 from dpprobe.exhibits.exhibit import Exhibit
 from dpprobe.exhibits.make import FOLDER, PUBLISHED, RESULTS, STUDY, find_function
 from dpprobe.reporting.registry import EXHIBITS
@@ -79,7 +79,7 @@ def test_an_exhibit_has_a_caption_where_the_report_shows_it(exhibit: Exhibit) ->
     shown = [output for output in outputs if output.caption is not None]
     assert bool(shown) == (exhibit.category is not None)
     for output in shown:
-        assert (resources.resource_path("captions") / str(output.caption)).is_file()
+        assert (project_files.resource_path("captions") / str(output.caption)).is_file()
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)

@@ -124,7 +124,7 @@ def test_a_checkpoint_s_steps_are_counted_as_releases_and_it_is_private(tmp_path
         check_unmarked(made.path, option="init_file", written="x")
     releases = releases_of(options, inputs.n, 0.7)
     releases.count_releases("gradients", 3)
-    with pytest.raises(PrivacyError, match="7 noisy releases were made, but epsilon covers 6"):
+    with pytest.raises(PrivacyError, match="7 noisy releases were asked for, but epsilon covers 6"):
         train_network(options, mlp_network(), inputs, releases, checkpoint=made)
 
 

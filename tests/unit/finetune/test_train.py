@@ -306,7 +306,7 @@ def test_releases_serve_one_training() -> None:
         train_network(options, mlp_network(), inputs, releases)
     releases = releases_of(options, inputs.n, 1.0)
     releases.count_releases("gradients", 1)
-    with pytest.raises(PrivacyError, match="7 noisy releases were made, but epsilon covers 6"):
+    with pytest.raises(PrivacyError, match="7 noisy releases were asked for, but epsilon covers 6"):
         train_network(options, mlp_network(), inputs, releases)
 
 
@@ -609,7 +609,7 @@ def test_a_probe_is_released_once_under_its_own_plan() -> None:
     twice = releases_of(options, PROBED, 1.0)
     fit_probe(options, probe_rows(), twice, SEED)
     for asked, planned, said in (
-        (options, twice, "probe gradients: 10 noisy releases were made, but epsilon covers 5"),
+        (options, twice, "probe gradients: 10 noisy releases were asked for, but epsilon covers 5"),
         (options, releases_of(network_options(tune="head"), PROBED, 1.0), "covers no probe"),
         (options, releases_of(options, 59, 1.0), "the plan is for n = 59"),
         (probed({"steps": 6}), releases_of(options, PROBED, 1.0), "calibrate for this method"),

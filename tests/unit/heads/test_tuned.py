@@ -110,7 +110,7 @@ def test_a_trial_that_releases_otherwise_than_priced_is_refused(
     spied(monkeypatch, Spy(releases))
     method = tuned()
     with pytest.raises(
-        PrivacyError, match=f"{releases} noisy releases were made, but epsilon covers 5"
+        PrivacyError, match=f"{releases} noisy releases were (made|asked for), but epsilon covers 5"
     ):
         fit_heads(method, training_set(), plan_for(method, N, 3.0), SEEDS)
 

@@ -102,7 +102,7 @@ def test_more_or_fewer_releases_than_epsilon_covers_are_refused() -> None:
         taken.check_counts()
     taken.count_releases("a", 2)
     taken.check_counts()
-    with pytest.raises(PrivacyError, match="3 noisy releases were made, but epsilon covers 2"):
+    with pytest.raises(PrivacyError, match="3 noisy releases were asked for, but epsilon covers 2"):
         taken.release_gaussian("a", zero(2, 3))
     with pytest.raises(PrivacyError, match="no mechanism 'b'"):
         taken.release_gaussian("b", zero(2, 3))

@@ -525,5 +525,5 @@ def test_invalid_noise_or_sums_are_refused_and_zero_noise_changes_no_sums() -> N
 
 def test_a_wrong_gaussian_table_raises_a_privacy_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounded_gaussian, "FLOOR_CELLS", 100)
-    with pytest.raises(PrivacyError, match="its table is wrong"):
+    with pytest.raises(PrivacyError, match="its table fails its own check"):
         compute_table.__wrapped__()

@@ -26,7 +26,7 @@ from dpprobe.privacy.statement_words import (
     format_small,
     to_patients,
 )
-from dpprobe.resources import read_yaml
+from dpprobe.project_files import read_yaml
 from tests.support.statements import (
     BATCHES,
     BY_FILE,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dpprobe.project_files import read_yaml
 from dpprobe.release.bundle import Bundle, CardFacts, read_bundle
 from dpprobe.release.passport_forms import (
     BY_A_PERSON,
@@ -22,7 +23,6 @@ from dpprobe.release.passport_forms import (
     list_forms,
     write_form,
 )
-from dpprobe.resources import read_yaml
 from tests.support.bundles import write_example
 from tests.support.deployment_registry import MARKDOWN, SCHEMA, find_faults, list_properties
 from tests.support.refusals import check_tokens

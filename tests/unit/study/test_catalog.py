@@ -14,7 +14,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from dpprobe import resources
+from dpprobe import project_files
 from dpprobe.data import dataset_preparation
 from dpprobe.data.options import DatasetOptions
 from dpprobe.data.people.group_columns import group_column
@@ -93,7 +93,7 @@ def test_a_catalog_entry_is_consistent_and_allows_no_unknown_keys(name: str) -> 
     if entry.class_names is not None:
         assert len(entry.class_names) == entry.sizes.classes
         assert entry.prompt_names == "imagenet" or set(entry.prompt_names) <= set(entry.class_names)
-    values = resources.read_yaml("catalog", f"{name}.yaml")
+    values = project_files.read_yaml("catalog", f"{name}.yaml")
     with pytest.raises(ValidationError):
         catalog.DatasetEntry.model_validate(values | {"colour": "grey"})
 

@@ -6,8 +6,8 @@ computed from differences of two groups in resamples, for which the bootstrap is
 
 The gap is phi = max over (g, h) of v_g - v_h, where v_g is the true metric of group g. If a metric
 has several rates or labels, it has one column for each, phi is the largest gap of any column, and
-"pairs of groups" below means the pairs of all columns. With the estimates v', and the resamples'
-deviations e from their mean, the interval [low, high] of phi is:
+"pairs of groups" below means the pairs within each column. With the estimates v', and the
+resamples' deviations e from their mean, the interval [low, high] of phi is:
 
 - low: the largest of v'_g - v'_h - c s_gh over pairs of groups. The standard deviation of e_g - e_h
   is s_gh, and c is the quantile, at the confidence, of the largest (e_g - e_h) / s_gh. All pairs'

@@ -25,6 +25,7 @@ from dpprobe.exhibits.tables import mark_code
 from dpprobe.files.atomic_writes import write_text
 from dpprobe.privacy.limits import INFINITE, rounded_up
 from dpprobe.privacy.risk import budget_words
+from dpprobe.project_files import resource_path
 from dpprobe.reporting.headline import best_interval, majority_words, upper_first
 from dpprobe.reporting.paper_tables.common import Run
 from dpprobe.reporting.report import sections, statements
@@ -33,7 +34,6 @@ from dpprobe.reporting.report.origin import collect_provenance, write_commands, 
 from dpprobe.reporting.report.plans import plan_origin, plan_parts, unplanned_words
 from dpprobe.reporting.report.shown_tables import study_tables
 from dpprobe.reporting.report.sources import Origin, Sources
-from dpprobe.resources import resource_path
 from dpprobe.results.best_private import Best, best_private, choose_highlights, list_best_columns
 from dpprobe.results.cautions import list_cautions
 from dpprobe.results.cell_files import STATEMENT_FILE

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from dpprobe import code_version, resources, versions
+from dpprobe import code_version, project_files, versions
 from dpprobe.errors import ConfigError, DpprobeError
 from dpprobe.version_number import UNKNOWN
 
@@ -18,7 +18,7 @@ def test_clones_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     whole, other, bare = (tmp_path / name for name in ("whole", "other", "bare"))
     for root in (whole, other, bare):
         (root / "src/dpprobe").mkdir(parents=True)
-    for path in (whole / "Snakefile", whole / "src/dpprobe/resources.py", other / "Snakefile"):
+    for path in (whole / "Snakefile", whole / "src/dpprobe/project_files.py", other / "Snakefile"):
         path.touch()
     packages = {
         whole / "src/dpprobe": whole,
@@ -27,14 +27,14 @@ def test_clones_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         bare / "src/dpprobe": None,
     }
     for package, clone in packages.items():
-        monkeypatch.setattr(resources, "PACKAGE", package)
-        assert resources.clone_root.__wrapped__() == clone
-        monkeypatch.setattr(resources, "clone_root", lambda found=clone: found)
-        assert resources.project_root.__wrapped__() == (clone or package / "shipped")
+        monkeypatch.setattr(project_files, "PACKAGE", package)
+        assert project_files.clone_root.__wrapped__() == clone
+        monkeypatch.setattr(project_files, "clone_root", lambda found=clone: found)
+        assert project_files.project_root.__wrapped__() == (clone or package / "shipped")
         monkeypatch.undo()
-    monkeypatch.setattr(resources, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(project_files, "project_root", lambda: tmp_path)
     with pytest.raises(ConfigError, match=r"resources/a/b.yaml: cannot be read \(No such file"):
-        resources.read_yaml("a", "b.yaml")
+        project_files.read_yaml("a", "b.yaml")
     now = versions.VERSIONS["data"]
     edited = versions.VERSIONS | {"data": 0}
     fault = f"versions.data: 0 when this run began, {now} now"
