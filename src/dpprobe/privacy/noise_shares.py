@@ -27,8 +27,9 @@ for every epsilon,
 
 delta_G is the privacy profile of real-valued Gaussian mechanisms of variances V. The proof
 conditions on the real sum G = S + sum of s_j Z_j. The fractional parts of the shares then have a
-density within 1 +- tau of a uniform one, for every S. So T is nearly a random rounding of G that does not depend on
-data. docs/secure-sums-proof.md has the proof, and counterexamples with shares below one step.
+density within 1 +- tau of a uniform one, for every S. So T is nearly a random rounding of G that
+does not depend on data. docs/secure-sums-proof.md has the proof, and counterexamples with shares
+below one step.
 
 **Accounting.** The noise of any h sites has at least the variance that the mechanism of the plan
 was calibrated with. So the accountants' epsilon of the plan remains valid, plus `Penalty`. The

@@ -192,7 +192,7 @@ def test_auto_hands_the_public_head_on() -> None:
 @pytest.mark.parametrize(
     ("weights", "says"),
     [
-        (np.ones((CLASSES, DIMENSION)), ("equal weights",)),
+        (np.ones((CLASSES, DIMENSION)), ("same weights",)),
         (np.ones((CLASSES + 1, DIMENSION)), ("[5, 12]", "[4, 12]")),
         (np.ones((CLASSES, DIMENSION - 2)), ("[4, 10]", "[4, 12]")),
         (np.full((CLASSES, DIMENSION), np.nan), ("not finite",)),
