@@ -252,6 +252,23 @@ def test_a_record_does_not_change_the_head(name: str) -> None:
     plan = plan_for(method, data.n, 1.0)
     recorded = fit_heads(method, data, plan, [1, 2], record=lambda *_: None)
     np.testing.assert_array_equal(recorded.weights, fit_heads(method, data, plan, [1, 2]).weights)
+    assert len(recorded.chosen) == (2 if method.head == "tuned" else 0)
+
+
+def test_published_names_stay() -> None:
+    """Bundles and plans of earlier versions have these names."""
+    mechanisms, arrays = set[str](), set[str]()
+    rows = torch.randn(60, 30, generator=torch.Generator().manual_seed(0))
+    for values in CASES.values():
+        method, data = method_options(values), TrainingSet(rows, torch.arange(60) % 3, 3)
+        plan = plan_for(method, data.n, 1.0)
+        mechanisms |= {item.name for item in plan.mechanisms}
+        arrays |= fit_heads(method, data, plan, [1]).released_arrays().keys()
+    assert arrays == {"centre", "channel_deviations", "channel_means", "class_priors"}
+    assert " ".join(sorted(mechanisms)) == (
+        "centre channel_deviations channel_means class_counts class_offsets class_sums covariance "
+        "gradients gram hessians score second_moment targets"
+    )
 
 
 SGD_TUNED = {"head": "tuned", "base": SGD | {"batch_size": "full"}, "score_share": 0.2}
