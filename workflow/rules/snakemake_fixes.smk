@@ -49,7 +49,7 @@ async def leave_to_main_process(persistence, job):
 # A job on a cluster would record its files as complete, but without inputs and parameters. If the main process ended
 # before the job, the next run would treat the files as up to date, whatever has changed.
 # Upstream: snakemake/snakemake#857 leaves the clean-up to the main process; no thread about records is known.
-# Test: tests/workflow/test_remote_jobs.py::test_unrecorded_files_are_not_current
+# Test: tests/workflow/test_remote_jobs.py::test_files_without_a_record_of_their_job_are_stale
 if IS_FIRST and workflow.remote_exec:
     PersistenceBase.finished = leave_to_main_process
 
