@@ -13,7 +13,7 @@ from dpprobe.data.images.image_files import EXTENSIONS, is_helper, is_image_file
 from dpprobe.data.sources import csv_files, imagefolder
 from dpprobe.data.sources.folder_parts import find_parts
 from dpprobe.data.sources.parquet_columns import PARQUET
-from dpprobe.draft.patient_folders import look_at_patients, numbered_notes
+from dpprobe.draft.patient_folders import find_patient_folder, look_at_patients, numbered_notes
 from dpprobe.draft.seen_dataset import Line, Seen, check_counts, draft_companions, rare_notes
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
@@ -22,6 +22,15 @@ TABLES = (*csv_files.SUFFIXES, *PARQUET)
 WRITE_SHARDS = (
     "init reads no tar files: for shards write the study by hand with `source: webdataset` "
     "(docs/your-own-data.md), or unpack the tar files"
+)
+_NO_PATIENTS = (
+    "the folder names no patients, so the unit of privacy is one image; if people have several "
+    "images, sort them as <class>/<patient>/, or list them in a CSV with a column of patients, and "
+    "run init again"
+)
+_UNPROTECTED = (
+    "the unit of privacy is one image, because the study leaves out folders; if folders such as "
+    "{example}/ are patients, move the left out folders elsewhere, and run init again"
 )
 
 
@@ -45,10 +54,12 @@ def look_at_folder(place: str) -> Seen:
         "source": Line(value="imagefolder"),
         "path": Line(value=place, comment=comment),
     }
-    if excluded := _draft_exclude(options, listing, []):
-        keys |= excluded
-    elif by_patient := look_at_patients(place, options, listing):
-        return by_patient
+    excluded = _draft_exclude(options, listing, [])
+    keys |= excluded
+    left_out = cast("list[str]", excluded["exclude"].value) if excluded else []
+    example = find_patient_folder(options, listing, left_out)
+    if example and not excluded:
+        return look_at_patients(place, options, listing, example=example)
     drafted, told = draft_companions(place, keys)
     if drafted:
         words = cast("list[str]", drafted["companions"].value)
@@ -66,9 +77,7 @@ def look_at_folder(place: str) -> Seen:
         counts=dict(counts),
         images=counts.total(),
         notes=(
-            "the folder names no patients, so the unit of privacy is one image; if people have "
-            "several images, sort them as <class>/<patient>/, or list them in a CSV with a column "
-            "of patients, and run init again",
+            _UNPROTECTED.format(example=example) if example else _NO_PATIENTS,
             *told,
             *_describe_exclude(keys),
             *options.list_warnings(),

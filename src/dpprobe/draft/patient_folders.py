@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 from dpprobe.data.sources import csv_manifest, imagefolder
 from dpprobe.draft.seen_dataset import Line, Seen, count_classes, make_options
-from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
 # Fewer folders, or a folder with more of the images, are rather sites, devices or years.
@@ -16,41 +15,47 @@ _FEWEST_FOLDERS, _LARGEST_SHARE = 10, 0.2
 _NUMBERED = re.compile(r"(.*?)[0-9]+", re.DOTALL)
 
 
-def look_at_patients(
-    place: str, options: imagefolder.Options, listing: imagefolder.Listing
-) -> Seen | None:
-    """Drafts a manifest of the images; None unless the folders in the classes may be patients.
+def find_patient_folder(
+    options: imagefolder.Options, listing: imagefolder.Listing, left_out: Collection[str]
+) -> str | None:
+    """Returns `<class>/<patient>` of the first image; None unless such folders may be patients.
 
-    All images of a folder are then one unit of privacy, also if the folder is of something else.
+    Classes in `left_out` do not count.
     """
     depths = {options.class_depth(split) for split in listing.files}
     names = [
-        name for classes in listing.files.values() for images in classes.values() for name in images
+        name.split("/")
+        for classes in listing.files.values()
+        for folder, images in classes.items()
+        if folder not in left_out
+        for name in images
     ]
-    if len(depths) > 1 or not _may_be_patients(names, depth := depths.pop()):
+    depth = depths.pop()
+    if depths or not names or any(len(each) < depth + 2 for each in names):
         return None
+    folders = Counter(each[depth] for each in names)
+    if len(folders) < _FEWEST_FOLDERS or max(folders.values()) > _LARGEST_SHARE * len(names):
+        return None
+    return "/".join(names[0][depth - 1 : depth + 1])
+
+
+def look_at_patients(
+    place: str, options: imagefolder.Options, listing: imagefolder.Listing, *, example: str
+) -> Seen:
+    """Drafts a manifest of the images, with folders such as `example` as patients.
+
+    All images of a folder are then one unit of privacy, also if the folder is of something else.
+    """
+    depth = options.class_depth("train")
     keys = _draft_keys(place, options, listing.class_names, depth)
     manifest = make_options(place, keys)
     assert isinstance(manifest, csv_manifest.Options)
-    first = "/".join(names[0].split("/")[depth - 1 : depth + 1])
     note = (
-        f"every image is in a folder within its class, such as {first}/, so the study takes these "
-        "folders for patients and protects all images of a folder together; if they are not "
+        f"every image is in a folder within its class, such as {example}/, so the study takes "
+        "these folders for patients and protects all images of a folder together; if they are not "
         "patients, remove `unit_column`, and each image is a unit of its own"
     )
-    try:
-        return count_classes(manifest, place, keys, [note])
-    except ConfigError:  # such as other files between the images, which a manifest refuses
-        return None
-
-
-def _may_be_patients(names: Sequence[str], depth: int) -> bool:
-    parts = [name.split("/") for name in names]
-    if not parts or any(len(each) < depth + 2 for each in parts):
-        return False
-    folders = Counter(each[depth] for each in parts)
-    largest = max(folders.values())
-    return len(folders) >= _FEWEST_FOLDERS and largest <= _LARGEST_SHARE * len(parts)
+    return count_classes(manifest, place, keys, [note])
 
 
 def _draft_keys(

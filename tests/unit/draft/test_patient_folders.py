@@ -103,13 +103,16 @@ def test_masks_of_patients_are_left_out(desk: Desk) -> None:
     assert sum(drafted.dataset.count_rows()) == 18
 
 
-def test_files_that_a_manifest_refuses_keep_the_folder_a_folder(desk: Desk) -> None:
+def test_a_draft_that_does_not_protect_patients_says_so(desk: Desk) -> None:
+    """Only a folder as a whole is a manifest, so the folder of masks must move."""
     for name in ("a", "b"):
         for number in range(9):
-            desk.images(f"images/x/{name}/{name}{number}", count=2)
-            desk.file(f"images/x/{name}/{name}{number}/notes.txt")
-    said = desk.init("images/x")
-    assert "unit of privacy: patient" not in said
+            desk.file(f"images/x/{name}/{name}{number}/{name}{number}.jpg")
+            desk.file(f"images/x/masks/{name}{number}.jpg")
+    drafted = desk.draft("images/x")
+    assert drafted.keys["exclude"] == ["masks"]
+    (told,) = (note for note in drafted.notes() if "if folders such as a/a0/ are patients" in note)
+    assert "move the left out folders elsewhere" in told
 
 
 def test_numbered_classes_may_be_patients(desk: Desk) -> None:
