@@ -6,6 +6,7 @@ import argparse
 import errno
 import logging
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -84,9 +85,10 @@ def test_an_error_for_people_is_a_line(
     Path("loop").symlink_to("loop")
     for folder in ("/", ".", "loop"):
         assert f"{folder}: no bundle in this folder" in str(command("rollback", folder))
-    with pytest.raises(RuntimeError) as looped:
-        Path("loop/x").resolve()
-    assert "leads to itself; correct" in str(command("plan", ends=looped.value))
+    with pytest.raises((RuntimeError, OSError)) as looped:  # OSError from Python 3.13 on
+        Path("loop/x").resolve(strict=True)
+    told = str(command("plan", ends=looped.value))
+    assert re.search(r"(leads to itself|Too many levels of symbolic links); correct", told)
     with pytest.raises(OSError, match="Errno 5. x"):
         command("plan", ends=OSError(5, "x"))
 

@@ -204,7 +204,7 @@ FAULTS: dict[str, tuple[Spoil, tuple[str, str], str]] = {
         "(No such file or directory): there is 'train4.jpg', with a different spelling",
     ),
     "backslashes": (change(path=r"images\train4.jpg"), MISSING, "as on Windows; use / instead"),
-    "NUL": (change(path="images/\0.jpg"), MISSING, "cannot be read (embedded"),
+    "NUL": (change(path="images/\0.jpg"), MISSING, "embedded null"),
     "id of a dog": (
         change(id="train-1"),
         NO_ID,
