@@ -87,8 +87,7 @@ def test_an_error_for_people_is_a_line(
         assert f"{folder}: no bundle in this folder" in str(command("rollback", folder))
     with pytest.raises((RuntimeError, OSError)) as looped:  # OSError from Python 3.13 on
         Path("loop/x").resolve(strict=True)
-    told = str(command("plan", ends=looped.value))
-    assert re.search(r"(leads to itself|Too many levels of symbolic links); correct", told)
+    assert "leads to itself" in str(command("plan", ends=looped.value))
     with pytest.raises(OSError, match="Errno 5. x"):
         command("plan", ends=OSError(5, "x"))
 
