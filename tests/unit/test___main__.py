@@ -6,7 +6,6 @@ import argparse
 import errno
 import logging
 import os
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
