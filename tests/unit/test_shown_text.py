@@ -12,7 +12,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpprobe.errors import ConfigError, DataError, DpprobeError
@@ -63,6 +63,7 @@ def test_an_error_has_as_many_lines_as_it_was_made_of(names: list[str]) -> None:
 
 
 @given(names=st.lists(NAMES, min_size=1, max_size=3))
+@example(["", "["])
 @settings(max_examples=30, deadline=None)
 def test_a_log_of_a_job_has_the_error_that_was_raised(names: list[str]) -> None:
     forged = [f"{name}\n12:00:00 ERROR {name}" for name in names]

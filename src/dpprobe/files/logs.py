@@ -26,7 +26,11 @@ TRACEBACK = "Traceback (most recent call last):"
 # The last line in a log file (not on the terminal) after an error that a retry cannot fix.
 LASTING = "another attempt would fail the same way"
 # An error in a job's log, with all its lines, or the line about the scheduler's end of the job.
-_OTHER_LINE = rf"\d\d:\d\d:\d\d |{LASTING}$|Traceback |\[|slurmstepd|RuleException|WorkflowError|$"
+_SNAKEMAKE_TIME = r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d\b"
+_OTHER_LINE = (
+    rf"\d\d:\d\d:\d\d |{LASTING}$|Traceback |{_SNAKEMAKE_TIME}|slurmstepd|RuleException|"
+    "WorkflowError|$"
+)
 ERROR_LINE = re.compile(
     r"^(?:slurmstepd(?:-[\w.-]+)?: error: (?P<scheduler>.+)"
     rf"|\d\d:\d\d:\d\d ERROR (?P<job>.+(?:\n(?!{_OTHER_LINE}).*)*))$",
