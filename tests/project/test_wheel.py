@@ -154,7 +154,7 @@ def test_an_installed_wheel_finds_its_version_and_resource_files(
     wheel: Path, scripts: Path, tmp_path: Path
 ) -> None:
     code = (
-        "import dpprobe, json; from dpprobe import code_version, resources;"
+        "import dpprobe, json; from dpprobe import code_version, project_files;"
         "print(json.dumps([dpprobe.__version__, code_version.clone_commit(),"
         "str(project_files.project_root()), project_files.resource_path('catalog').is_dir()]))"
     )

@@ -36,7 +36,8 @@ UNWRITABLE = {
 
 def find_error_number(error: Exception) -> int:
     """Returns an error's errno, if need be from a library's message; 0 if there is none."""
-    printed = re.search(r"(?:errno = |os error |\[Errno )(\d+)", str(error), re.IGNORECASE)
+    pattern = r"(?:errno = |os error |os { code: |\[Errno )(\d+)"
+    printed = re.search(pattern, str(error), re.IGNORECASE)
     return getattr(error, "errno", None) or (int(printed[1]) if printed else 0)
 
 

@@ -267,7 +267,10 @@ def test_a_process_that_is_killed_or_hangs_ends_the_work(
     ) as error:
         run(table, backbone, StandIn(), decoder=decoder, threads=2)
     assert "\n" not in str(error.value)
-    assert workers_left() == 0
+    deadline = time.monotonic() + 20
+    while workers_left():  # older versions of PyTorch do not wait for a process that they end
+        assert time.monotonic() < deadline, "processes are left"
+        time.sleep(0.1)
 
 
 KILLED = """

@@ -398,7 +398,7 @@ def _read_column(options: Options, name: SplitName, column: str) -> list[Any]:
     for batch in _stream_batches(options, name, [column], rows=65_536):
         try:
             values.extend(batch.column(0).to_pylist())
-        except ValueError as error:  # such as an unknown time zone
+        except (ValueError, KeyError) as error:  # such as an unknown time zone (KeyError of pytz)
             raise DataError(
                 f"{name}: {column}: cannot be read as text ({error}); store strings"
             ) from error
