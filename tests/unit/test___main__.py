@@ -86,7 +86,10 @@ def test_an_error_for_people_is_a_line(
         assert f"{folder}: no bundle in this folder" in str(command("rollback", folder))
     with pytest.raises((RuntimeError, OSError)) as looped:  # OSError from Python 3.13 on
         Path("loop/x").resolve(strict=True)
-    assert "leads to itself" in str(command("plan", ends=looped.value))
+    told = "leads to itself; correct"
+    if isinstance(looped.value, OSError):
+        told = "delete the link, which leads to itself, and run again"
+    assert told in str(command("plan", ends=looped.value))
     with pytest.raises(OSError, match="Errno 5. x"):
         command("plan", ends=OSError(5, "x"))
 

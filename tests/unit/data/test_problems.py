@@ -192,6 +192,7 @@ NO_PATIENT = (
     "keep each patient's images in one split, under one name",
 )
 # The fault in training row 4, a cat; its problem and remedy in problems.csv; the error.
+NUL = "embedded" if sys.version_info < (3, 13) else "stat: embedded"
 FAULTS: dict[str, tuple[Spoil, tuple[str, str], str]] = {
     "truncated": (content(noise(4)[:-100]), UNREADABLE, "no end marker"),
     "empty": (content(b""), UNREADABLE, "it is empty"),
@@ -204,7 +205,7 @@ FAULTS: dict[str, tuple[Spoil, tuple[str, str], str]] = {
         "(No such file or directory): there is 'train4.jpg', with a different spelling",
     ),
     "backslashes": (change(path=r"images\train4.jpg"), MISSING, "as on Windows; use / instead"),
-    "NUL": (change(path="images/\0.jpg"), MISSING, "embedded null"),
+    "NUL": (change(path="images/\0.jpg"), MISSING, f"cannot be read ({NUL}"),
     "id of a dog": (
         change(id="train-1"),
         NO_ID,

@@ -267,10 +267,7 @@ def test_a_process_that_is_killed_or_hangs_ends_the_work(
     ) as error:
         run(table, backbone, StandIn(), decoder=decoder, threads=2)
     assert "\n" not in str(error.value)
-    deadline = time.monotonic() + 20
-    while workers_left():  # older versions of PyTorch do not wait for a process that they end
-        assert time.monotonic() < deadline, "processes are left"
-        time.sleep(0.1)
+    wait_for_end(lambda: workers_left() > 0)  # older PyTorch does not wait for what it ends
 
 
 KILLED = """
@@ -288,8 +285,12 @@ def test_processes_that_wait_for_an_order_end_with_their_parent(tmp_path: Path) 
         subprocess.run([sys.executable, "-c", KILLED], stdout=stream, stderr=stream, check=False)
     pids = written.read_text().split()
     assert len(pids) == 2
+    wait_for_end(lambda: any(is_running(pid) for pid in pids))
+
+
+def wait_for_end(running: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
-    while any(is_running(pid) for pid in pids):
+    while running():
         assert time.monotonic() < deadline, "processes are left"
         time.sleep(0.1)
 
