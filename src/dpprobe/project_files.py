@@ -32,7 +32,7 @@ def clone_root() -> Path | None:
 
 def is_clone(folder: Path) -> bool:
     """Returns True for the root of a clone or of an unpacked source distribution."""
-    return (folder / "Snakefile").is_file() and (folder / "src/dpprobe/project_files.py").is_file()
+    return (folder / "Snakefile").is_file() and (folder / "src/dpprobe/__init__.py").is_file()
 
 
 def resource_path(*parts: str) -> Path:

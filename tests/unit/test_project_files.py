@@ -18,7 +18,7 @@ def test_clones_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     whole, other, bare = (tmp_path / name for name in ("whole", "other", "bare"))
     for root in (whole, other, bare):
         (root / "src/dpprobe").mkdir(parents=True)
-    for path in (whole / "Snakefile", whole / "src/dpprobe/project_files.py", other / "Snakefile"):
+    for path in (whole / "Snakefile", whole / "src/dpprobe/__init__.py", other / "Snakefile"):
         path.touch()
     packages = {
         whole / "src/dpprobe": whole,

@@ -14,7 +14,14 @@ from dpprobe.data.sources import csv_files, imagefolder
 from dpprobe.data.sources.folder_parts import find_parts
 from dpprobe.data.sources.parquet_columns import PARQUET
 from dpprobe.draft.patient_folders import find_patient_folder, look_at_patients, numbered_notes
-from dpprobe.draft.seen_dataset import Line, Seen, check_counts, draft_companions, rare_notes
+from dpprobe.draft.seen_dataset import (
+    PUBLIC_NAMES,
+    Line,
+    Seen,
+    check_counts,
+    draft_companions,
+    rare_notes,
+)
 from dpprobe.errors import ConfigError
 from dpprobe.options import resolve_path
 
@@ -47,8 +54,7 @@ def look_at_folder(place: str) -> Seen:
     except ConfigError as error:
         raise ConfigError(str(error).removeprefix("path: ")) from None
     comment = (
-        f"The images are in {' and '.join(_list_parts(options)) or '<class>/'}. Every head "
-        "publishes the class names, so each name must be public."
+        f"The images are in {' and '.join(_list_parts(options)) or '<class>/'}. {PUBLIC_NAMES}"
     )
     keys = {
         "source": Line(value="imagefolder"),

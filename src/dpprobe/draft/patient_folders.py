@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from dpprobe.data.sources import csv_manifest, imagefolder
-from dpprobe.draft.seen_dataset import Line, Seen, count_classes, make_options
+from dpprobe.draft.seen_dataset import PUBLIC_NAMES, Line, Seen, count_classes, make_options
 from dpprobe.options import resolve_path
 
 # Fewer folders, or a folder with more of the images, are rather sites, devices or years.
@@ -81,10 +81,7 @@ def _draft_keys(
     return keys | {
         "extract": Line(value=extract, comment="The images are in <class>/<patient>/."),
         "label_column": Line(value="class"),
-        "class_names": Line(
-            value=list(classes),
-            comment="Every head publishes the class names, so each name must be public.",
-        ),
+        "class_names": Line(value=list(classes), comment=PUBLIC_NAMES),
         "unit_column": Line(
             value="patient", comment="All images of a patient are protected together."
         ),

@@ -27,6 +27,7 @@ _GENERAL = {
     "train", "training", "labels", "metadata", "data", "index", "images", "img", "table",
 }  # fmt: skip
 
+PUBLIC_NAMES = "Every head publishes the class names, so each name must be public."
 COMPANIONS = (
     "Leaves out each image whose name has one of these words, such as masks, previews and copies "
     "of other images. To use them, write `companions: keep`; then name the common picture as the "

@@ -207,7 +207,7 @@ def test_what_cannot_run_is_refused_before_snakemake_starts(
 def test_the_workflow_root_is_the_clone_that_contains_the_working_directory(here: Path) -> None:
     assert workflow_root(here) == project_root() == clone_root() == REPOSITORY
     clone = here / "other"
-    for name in ("Snakefile", "src/dpprobe/project_files.py", "studies/mine.yaml"):
+    for name in ("Snakefile", "src/dpprobe/__init__.py", "studies/mine.yaml"):
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         (clone / name).touch()
     assert workflow_root(clone) == workflow_root(clone / "studies") == clone
